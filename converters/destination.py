@@ -1,0 +1,197 @@
+"""The destination of a conversion: what lies there, who may write, how it becomes a dataset.
+
+Everything is written in the staging folder inside the destination. When all of it is whole, the
+manifest is written there too; that is the point of no return. Publishing then moves the files to
+their place, the manifest last, and can be repeated after any interruption.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from converters.options import Options
+from converters.plan import PLAN, Plan
+from converters.scan import Source
+from fastdata.errors import DatasetError, DestinationError, StorageError, UsageError
+from fastdata.files import storage_errors, sync_directory
+from fastdata.manifest import MANIFEST, STAGING, Manifest
+
+__all__ = ["Destination"]
+
+_LOCK = "lock"
+
+
+class Destination:
+    """The folder that becomes a dataset.
+
+    Attributes:
+        root: its path.
+        staging: the folder inside it that holds the unfinished conversion.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.staging = root / STAGING
+
+    def check(self, src: Path) -> None:
+        """Refuse a place that cannot be a destination, before the source is looked at.
+
+        Raises:
+            DestinationError: something else lies there, or it lies inside the source.
+        """
+        source, target = src.resolve(), self.root.resolve()
+        if target == source or source in target.parents:
+            raise DestinationError(
+                f"{self.root} lies inside the source {src}: it would become a part of the "
+                "source; choose another destination"
+            )
+        if self.root.exists() and not self.root.is_dir():
+            raise DestinationError(
+                f"{self.root} exists and is no folder; choose another destination"
+            )
+        if self.root.is_dir() and not self._ours() and any(self.root.iterdir()):
+            raise DestinationError(
+                f"{self.root} exists and is no dataset of fastdata's; nothing in it is touched; "
+                "choose another destination, or an empty folder"
+            )
+
+    def _ours(self) -> bool:
+        return (self.root / MANIFEST).exists() or self.staging.is_dir()
+
+    def finished(self) -> Manifest | None:
+        """The manifest of the whole dataset that lies here, if one does."""
+        if not (self.root / MANIFEST).exists():
+            return None
+        try:
+            return Manifest.read(self.root)
+        except DatasetError as error:
+            raise DestinationError(
+                f"{self.root} holds a damaged dataset ({error}); choose another destination, or "
+                "remove it yourself"
+            ) from error
+
+    def check_replaceable(self, manifest: Manifest, options: Options, source: Source) -> None:
+        """Refuse to do again, or to replace, another conversion's dataset.
+
+        Raises:
+            DestinationError: the dataset here was not made by this conversion.
+        """
+        difference = options.difference(manifest.conversion)
+        if difference is None and source.summary() != manifest.source:
+            difference = (
+                f"its source had {manifest.source['files']} images of "
+                f"{manifest.source['bytes']} bytes, this one has "
+                f"{source.summary()['files']} of {source.summary()['bytes']}, or other names"
+            )
+        if difference is not None:
+            raise DestinationError(
+                f"{self.root} holds another conversion's dataset: {difference}; choose another "
+                "destination, or replace it with --overwrite"
+            )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only conversion into this destination.
+
+        Raises:
+            DestinationError: another one is running.
+            StorageError: the place cannot be written.
+        """
+        with storage_errors(self.root):
+            self.staging.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.staging / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DestinationError(
+                    f"another conversion into {self.root} is running; wait for it, or choose "
+                    "another destination"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def ready_to_publish(self) -> bool:
+        """Whether an earlier run got as far as the manifest."""
+        return (self.staging / MANIFEST).exists()
+
+    def resumable(self, plan: Plan, resume: bool | None) -> bool:
+        """Whether to go on with the conversion in the staging folder; clears it if not.
+
+        Args:
+            resume: None: where there is one; True: demand one; False: start from the beginning.
+
+        Raises:
+            DestinationError: there is one, of another plan.
+            UsageError: there is none, and one is demanded.
+        """
+        present = (self.staging / PLAN).exists()
+        if resume and not present:
+            raise UsageError(f"nothing to resume: no unfinished conversion lies in {self.root}")
+        if present and resume is not False:
+            plan.check_resumable(self.staging)
+            return True
+        for path in self.staging.iterdir():
+            if path.name != _LOCK:
+                path.unlink()
+        return False
+
+    def check_names(self, manifest: Manifest) -> None:
+        """Refuse to publish over files that no manifest of ours names.
+
+        Raises:
+            DestinationError: such a file is in the way.
+        """
+        old = set(self._old_files())
+        for name in manifest.files:
+            path = self.root / name
+            staged = (self.staging / name).exists()
+            if staged and name not in old and path.exists():
+                raise DestinationError(
+                    f"{path} is in the way and no part of a dataset; move it elsewhere and run "
+                    "the same command again"
+                )
+
+    def _old_files(self) -> list[str]:
+        old = self.finished()
+        return [] if old is None else old.files
+
+    def publish(self) -> Manifest:
+        """Move the finished files to their place, the manifest last.
+
+        Raises:
+            StorageError: the file system refused; running the same command again goes on.
+        """
+        new = Manifest.read(self.staging)
+        self.check_names(new)
+        with storage_errors(self.root):
+            replaced = self._old_files()
+            # From here on the old dataset is none any more; what of it is in the way, or no part
+            # of the new one, goes. A repeated run no longer knows the old names: they are kept.
+            doomed = self.staging / "replaced.txt"
+            if replaced:
+                doomed.write_text("\n".join(replaced))
+                (self.root / MANIFEST).unlink()
+            names = doomed.read_text().split("\n") if doomed.exists() else []
+            for name in names:
+                if name not in new.files or (self.staging / name).exists():
+                    (self.root / name).unlink(missing_ok=True)
+            for name in new.files:
+                if (self.staging / name).exists():
+                    (self.staging / name).replace(self.root / name)
+                elif not (self.root / name).exists():
+                    raise StorageError(
+                        f"{self.root / name} has gone while the dataset was put together; run "
+                        "the same command with --no-resume"
+                    )
+            sync_directory(self.root)
+            (self.staging / MANIFEST).replace(self.root / MANIFEST)
+            sync_directory(self.root)
+            shutil.rmtree(self.staging)
+        return new

@@ -1,0 +1,257 @@
+"""Dataset: a converted dataset, or a plain image folder, as a sequence of samples."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.decode import Decode, decode_any
+from fastdata.errors import DatasetError, ImageError, UsageError
+from fastdata.formats import Reader
+from fastdata.formats.folder import FolderReader, FolderScan, scan_folder
+from fastdata.header import read_header
+from fastdata.manifest import MANIFEST, STAGING, Manifest
+from fastdata.paths import PathTable, display
+from fastdata.registry import DECODERS, READERS, load
+
+__all__ = ["LABELS", "PATHS", "SIZES", "SKIPPED", "Dataset", "open_dataset"]
+
+LABELS, SIZES, PATHS, SKIPPED = "labels.npy", "sizes.npy", "paths.bin", "skipped.jsonl"
+_HEADER_THREADS = 8
+_NPY_HEADER = 128
+
+
+def open_dataset(path: str | os.PathLike[str]) -> Dataset:
+    """Open a converted dataset, or a plain image folder.
+
+    Args:
+        path: a folder that ``fastdata convert`` has written, or one with a folder per class.
+
+    Raises:
+        UnfinishedError: a conversion into ``path`` was interrupted.
+        DatasetError: the dataset is damaged.
+        SourceError: there is no such folder, or it holds no images.
+        MissingExtraError: the format needs a package that is not installed.
+    """
+    return Dataset(path)
+
+
+class Dataset:
+    """N samples: encoded images or pixels, labels, sizes, and where they came from.
+
+    Pickling keeps the path alone (for a plain folder also its list of files), and a copy that was
+    pickled or forked opens its own files. A dataset that was replaced since is refused.
+
+    Attributes:
+        path: absolute path of the folder.
+        format: name in the registry; ``"folder"`` for a plain image folder.
+        manifest: the parsed ``fastdata.json``; None for a plain folder.
+        labels: int64 [N]; [N, 0] where there are none.
+        classes: class names in label order.
+        identity: hexadecimal; equal for equal datasets.
+        encoded: True where :meth:`read` gives encoded images, False where :attr:`pixels` does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """See :func:`open_dataset`."""
+        self.path = Path(os.path.abspath(path))
+        self._open(None)
+
+    def _open(self, scan: FolderScan | None) -> None:
+        self.manifest: Manifest | None = None
+        self._scan: FolderScan | None = None
+        self._sizes: NDArray[np.int32] | None = None
+        if (self.path / MANIFEST).exists() or (self.path / STAGING).exists():
+            self.manifest = Manifest.read(self.path)
+            self.format = self.manifest.format
+            self.classes = list(self.manifest.classes)
+            self.identity = self.manifest.identity
+            samples = self.manifest.samples
+            self.labels: NDArray[np.int64] = _array(self.path / LABELS, samples, np.int64)
+            self._sizes = _array(self.path / SIZES, samples, np.int32)
+            if self._sizes.shape != (samples, 2):
+                raise DatasetError(f"{self.path / SIZES}: expected shape {(samples, 2)}")
+            self._paths = _path_table(self.path / PATHS)
+        else:
+            self._scan = scan_folder(self.path) if scan is None else scan
+            self.format = "folder"
+            self.classes = self._scan.classes
+            self.identity = self._scan.fingerprint()
+            self.labels = self._scan.labels
+            self._paths = self._scan.paths
+        self._reader: Reader | None = None
+        self._pid = -1
+        self.encoded = self.reader.encoded
+
+    @property
+    def reader(self) -> Reader:
+        """The format's reader of this process."""
+        if self._reader is None or self._pid != os.getpid():
+            # A fork shares files and maps with its parent, so it opens its own and leaves those.
+            if self.manifest is None:
+                self._reader = FolderReader(self.path, self._paths)
+            else:
+                self._reader = load(READERS, self.format, "format")(self.path, self.manifest)
+            self._pid = os.getpid()
+        assert self._reader is not None
+        return self._reader
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}, format={self.format!r}, samples={len(self)})"
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> label, as torchvision's datasets have it."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def sizes_known(self) -> bool:
+        """Whether :attr:`sizes` is at hand; False for a plain folder nobody has asked yet."""
+        return self._sizes is not None
+
+    @property
+    def sizes(self) -> NDArray[np.int32]:
+        """Width and height of every image in pixels, int32 [N, 2].
+
+        For a plain folder the first use reads the header of every file.
+
+        Raises:
+            ImageError: a file of a plain folder is no image.
+        """
+        if self._sizes is None:
+            with ThreadPoolExecutor(_HEADER_THREADS) as pool:
+                sizes = list(pool.map(self._header_size, range(len(self)), chunksize=64))
+            self._sizes = np.array(sizes, np.int32).reshape(-1, 2)
+        return self._sizes
+
+    def _header_size(self, index: int) -> tuple[int, int]:
+        try:
+            header = read_header(self.reader.read(index))
+        except (OSError, ValueError) as error:
+            raise ImageError(self.name_of(index), str(error)) from error
+        return header.width, header.height
+
+    def read(self, index: int) -> bytes:
+        """The encoded image of sample ``index``, byte for byte as it is stored.
+
+        Raises:
+            UsageError: the format holds pixels.
+            IndexError: there is no such sample.
+            ImageError: it cannot be read.
+        """
+        self._check(index)
+        if not self.encoded:
+            raise UsageError(f"{self.format} holds no encoded images; use .pixels or .decode()")
+        try:
+            return bytes(self.reader.read(index))
+        except OSError as error:
+            raise ImageError(self.name_of(index), error.strerror or str(error)) from error
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """All images, uint8 [N, H, W, 3], mapped from disk and read-only.
+
+        Raises:
+            UsageError: the format holds encoded images.
+        """
+        if self.encoded:
+            raise UsageError(f"{self.format} holds encoded images; use .read() or .decode()")
+        return self.reader.pixels
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        """The pixels of sample ``index``, uint8 [height, width, 3], RGB.
+
+        Raises:
+            IndexError: there is no such sample.
+            ImageError: it cannot be read or decoded.
+        """
+        if not self.encoded:
+            self._check(index)
+            return np.array(self.pixels[index])
+        data = self.read(index)
+        decode: Decode = load(DECODERS, "simplejpeg", "decoder")
+        try:
+            return decode_any(data, decode)
+        except ValueError as error:
+            raise ImageError(self.name_of(index), str(error)) from error
+
+    def path_of(self, index: int) -> bytes:
+        """The source's path relative to the source folder, its bytes as they were."""
+        self._check(index)
+        return self._paths[index]
+
+    def name_of(self, index: int) -> str:
+        """What to call sample ``index`` in a message: where it lies and where it came from."""
+        source = display(self._paths[index])
+        if self.manifest is None:
+            return os.path.join(str(self.path), source)
+        return f"sample {index} of {self.path} (from {source})"
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of a dataset of {len(self)}")
+
+    def close(self) -> None:
+        """Release files and maps. A closed dataset opens them again when it is used."""
+        if self._reader is not None and self._pid == os.getpid():
+            self._reader.close()
+        self._reader = None
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "identity": self.identity, "scan": self._scan}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self._open(state["scan"])
+        if self.identity != state["identity"]:
+            raise DatasetError(
+                f"{self.path} is another dataset than the one that was pickled; "
+                "it was replaced meanwhile, so open it again"
+            )
+
+
+def _array(path: Path, samples: int, dtype: type[np.generic]) -> NDArray[Any]:
+    advice = "restore it, or convert the source again"
+    try:
+        # An array without elements, such as the labels of samples that have none, has no map.
+        mapped = path.stat().st_size > _NPY_HEADER
+        array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r" if mapped else None))
+    except (OSError, ValueError, EOFError) as error:
+        raise DatasetError(f"{path} cannot be read ({error}); {advice}") from error
+    if len(array) != samples or array.dtype != dtype:
+        raise DatasetError(
+            f"{path}: expected {samples} rows of {np.dtype(dtype)}, "
+            f"found {len(array)} of {array.dtype}; {advice}"
+        )
+    return array
+
+
+def _path_table(path: Path) -> PathTable:
+    try:
+        return PathTable.open(path)
+    except OSError as error:
+        raise DatasetError(
+            f"{path} cannot be read ({error.strerror}); restore it, or convert the source again"
+        ) from error
+
+

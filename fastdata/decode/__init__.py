@@ -1,0 +1,92 @@
+"""Encoded bytes -> pixels.
+
+A decoder is a function ``decode(data, size, reduction=1, out=None)`` in a file of its own, listed
+in :data:`fastdata.registry.DECODERS`. It takes plain JPEGs (see :class:`fastdata.header.Header`);
+:func:`decode_any` takes whatever Pillow can read.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.header import Header, read_header
+
+__all__ = ["Decode", "PixelBuffer", "check_size", "decode_any", "reduced"]
+
+
+class Decode(Protocol):
+    """The signature of a decoder."""
+
+    def __call__(
+        self,
+        data: bytes | memoryview,
+        size: tuple[int, int],
+        reduction: int = 1,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Decode a plain JPEG.
+
+        Args:
+            data: the encoded image.
+            size: its width and height in pixels, from its header.
+            reduction: 1, 2, 4 or 8: decode to 1/reduction of the size, rounded up.
+            out: uint8 [h, w, 3], C-contiguous: decode into it, where the decoder can.
+
+        Returns:
+            uint8 [h, w, 3], RGB; ``out`` itself where that was used.
+
+        Raises:
+            ValueError: the data is damaged, or is not of ``size``.
+        """
+
+
+def decode_any(data: bytes | memoryview, decode: Decode) -> NDArray[np.uint8]:
+    """Decode any image to upright RGB at full size: plain JPEGs by ``decode``, others by Pillow.
+
+    Returns:
+        uint8 [height, width, 3].
+
+    Raises:
+        ValueError: no image, or a damaged one.
+    """
+    header: Header = read_header(data)
+    if header.plain:
+        return decode(data, (header.width, header.height))
+    from fastdata.decode.pillow import decode_unusual
+
+    return decode_unusual(data)
+
+
+def reduced(size: tuple[int, int], reduction: int) -> tuple[int, int]:
+    """Width and height after a reduction, rounded up as JPEG decoders do."""
+    return -(-size[0] // reduction), -(-size[1] // reduction)
+
+
+def check_size(pixels: NDArray[np.uint8], size: tuple[int, int], reduction: int) -> None:
+    """Refuse pixels that are not ``size`` at 1/``reduction``.
+
+    Raises:
+        ValueError: the data is not the image that the header or the index promised.
+    """
+    if pixels.shape[:2] != reduced(size, reduction)[::-1]:
+        raise ValueError(
+            f"expected {size[0]}x{size[1]} pixels at 1/{reduction}, "
+            f"found {pixels.shape[1]}x{pixels.shape[0]}"
+        )
+
+
+class PixelBuffer:
+    """Memory for one image after the other, taken from the system once and not per image."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def shaped(self, width: int, height: int) -> NDArray[np.uint8]:
+        """uint8 [height, width, 3], valid until the next call; its contents are undefined."""
+        size = width * height * 3
+        if self._memory.size < size:
+            self._memory = np.empty(size, np.uint8)
+        return self._memory[:size].reshape(height, width, 3)

@@ -1,0 +1,79 @@
+"""The reference decoder, and the one for everything that is no plain JPEG: Pillow."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fastdata.decode import check_size, reduced
+
+__all__ = ["decode", "decode_unusual"]
+
+_BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+
+
+def decode(
+    data: bytes | memoryview,
+    size: tuple[int, int],
+    reduction: int = 1,
+    out: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    """See :class:`fastdata.decode.Decode`; ``out`` is filled by a copy."""
+    target = reduced(size, reduction)
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if reduction > 1:
+                image.draft("RGB", target)  # libjpeg's own scaling; rounds up as we do
+            pixels = np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, UnidentifiedImageError) as error:
+        raise ValueError(str(error)) from error
+    check_size(pixels, size, reduction)
+    if out is None:
+        return pixels
+    out[:] = pixels
+    return out
+
+
+def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
+    """Decode anything that Pillow reads to upright 8-bit RGB.
+
+    The EXIF orientation is applied, transparency is composited on white, 16 bits are scaled to 8,
+    and of several pictures in one file the first is taken.
+
+    Returns:
+        uint8 [height, width, 3].
+
+    Raises:
+        ValueError: no image, a damaged one, or pixels with no defined range (floats).
+    """
+    try:
+        # Pillow warns of damage that it can work around (EXIF, sizes); the pixels decide here.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as image:
+                image.load()
+                return np.ascontiguousarray(_to_rgb(ImageOps.exif_transpose(image)))
+    except UnidentifiedImageError:
+        raise ValueError(f"not an image: it begins with {bytes(data[:12])!r}") from None
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"damaged image: {error}") from error
+
+
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    if image.mode.startswith("I"):  # 16 bits; Pillow's own convert() would clip at 255
+        deep = np.asarray(image).astype(np.int64)
+        if deep.min() < 0 or deep.max() > 0xFFFF:
+            raise ValueError(f"pixels of mode {image.mode} outside of 16 bits have no known range")
+        grey = ((deep + 128) // 257).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode == "F":
+        raise ValueError("pixels of floating point have no known range; convert them to 8 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, (*_BACKGROUND, 255))
+        return np.asarray(Image.alpha_composite(ground, image).convert("RGB"))
+    return np.asarray(image.convert("RGB"))

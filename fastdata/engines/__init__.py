@@ -1,0 +1,100 @@
+"""Engines: BatchPlan -> batch.
+
+One file an engine, listed in :data:`fastdata.registry.ENGINES`. What a batch contains is decided
+by its plan; engines differ in who touches the pixels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.dataset import Dataset
+from fastdata.plan import BatchPlan
+from fastdata.recipe import Recipe
+
+__all__ = ["Batch", "Engine", "Settings", "Skip"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an engine is told once.
+
+    Attributes:
+        dataset: where the samples come from.
+        recipe: what to do to them.
+        transform: the user's callable on a uint8 HWC array, or None.
+        device: where batches end up.
+        dtype: of the images: torch.uint8 is left as it is, others are normalised.
+        training: decides what ``on_error="skip"`` does, see :class:`Batch`.
+        skip_errors: whether samples that are at fault are skipped.
+        num_workers, prefetch_factor: of processes; None chooses.
+        options: the engine's own.
+    """
+
+    dataset: Dataset
+    recipe: Recipe
+    transform: Callable[[NDArray[np.uint8]], Any] | None
+    device: torch.device
+    dtype: torch.dtype
+    training: bool
+    skip_errors: bool
+    num_workers: int | None
+    prefetch_factor: int | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class Skip(NamedTuple):
+    """A sample that was left out of a batch."""
+
+    index: int
+    name: str
+    reason: str
+
+
+class Batch(NamedTuple):
+    """A finished batch.
+
+    Attributes:
+        images: on the device, [B, 3, H, W] in channels_last memory; what the user's transform
+            made, stacked, where there is one.
+        labels: int64 [B] on the device; [B, 0] where there are none.
+        indices: int64 [B], dataset indices, on the CPU.
+        skipped: samples at fault. In evaluation they are missing from the batch, which may leave
+            it empty; in training the batch's first good sample and its label fill the slot.
+    """
+
+    images: Any
+    labels: torch.Tensor
+    indices: torch.Tensor
+    skipped: list[Skip]
+
+
+class Engine(ABC):
+    """Carries out plans."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        """Carry out plans, in their order; an iteration that was begun earlier is abandoned.
+
+        Raises:
+            ImageError: a sample is at fault and errors are not skipped.
+            WorkerError: a process of the engine died.
+        """
+
+    @abstractmethod
+    def explain(self) -> list[str]:
+        """What the engine does with which settings and why, in sentences."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End processes and release memory; calling it again does nothing."""

@@ -1,0 +1,300 @@
+"""Reading, decoding and resampling the samples of one plan on the CPU, into one array.
+
+This is the work of one worker process, and of the reference that other engines are compared with:
+no per-sample tensors and no collate; each image is decoded and scaled straight into its place.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.dataset import Dataset
+from fastdata.decode import Decode, PixelBuffer
+from fastdata.decode.pillow import decode_unusual
+from fastdata.engines import Settings, Skip
+from fastdata.errors import DataError, ImageError, UsageError
+from fastdata.formats import Reader
+from fastdata.header import read_header
+from fastdata.plan import BatchPlan
+from fastdata.recipe import Recipe, sample_seeds
+from fastdata.registry import DECODERS, load
+from fastdata.resample import resample
+
+__all__ = ["Fetcher", "HostBatch"]
+
+_NO_SIZE = (1, 1)  # stands in for a sample whose header cannot be read
+
+
+class HostBatch:
+    """A batch on its way to the process that trains.
+
+    Attributes:
+        images: uint8 tensor [B, H, W, 3] in shared memory; with a user's transform what it made.
+        labels, indices: numpy arrays [B].
+        skipped: samples at fault.
+    """
+
+    def __init__(
+        self,
+        images: Any,
+        labels: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        skipped: list[Skip],
+    ) -> None:
+        self.images = images
+        self.labels = labels
+        self.indices = indices
+        self.skipped = skipped
+
+    def pin_memory(self) -> HostBatch:
+        """Called by torch's DataLoader where the batch goes on to a CUDA device."""
+        self.images = torch.utils.data._utils.pin_memory.pin_memory(self.images)
+        return self
+
+
+class Fetcher:
+    """Carries out plans one at a time; picklable, and cheap to send to a worker process."""
+
+    def __init__(self, settings: Settings, *, shared: bool) -> None:
+        """
+        Args:
+            settings: dataset, recipe, transform and the error policy are used.
+            shared: put images in shared memory, for another process to receive.
+        """
+        self._dataset: Dataset = settings.dataset
+        self._recipe: Recipe = settings.recipe
+        self._transform: Callable[[NDArray[np.uint8]], Any] | None = settings.transform
+        self._training = settings.training
+        self._skip_errors = settings.skip_errors
+        self._decoder: str = settings.options.get("decoder", "simplejpeg")
+        self._decode: Decode | None = None
+        self._buffer = PixelBuffer()
+        self._shared = shared
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_buffer": PixelBuffer(), "_decode": None}
+
+    def __call__(self, plan: BatchPlan) -> HostBatch:
+        """Make the batch of ``plan``.
+
+        Raises:
+            ImageError: a sample is at fault and errors are not skipped.
+            UsageError: images of different sizes and a recipe that does not scale them.
+            DataError: a training batch without one good sample.
+        """
+        if self._decode is None:
+            self._decode = load(DECODERS, self._decoder, "decoder")
+        faults: dict[int, str] = {}
+        if self._dataset.encoded:
+            samples = _EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
+        else:
+            samples = _PixelSamples(self._dataset, plan)
+        if self._transform is not None:
+            return self._transformed(samples, faults)
+        shape = self._shape(samples)
+        images = self._allocate((len(plan), *shape, 3))
+        array = images.numpy()
+        antialias = self._recipe.antialias
+        for slot in range(len(plan)):
+            if slot not in faults:
+                try:
+                    samples.draw(slot, array[slot], self._buffer, antialias)
+                except (OSError, ValueError) as error:
+                    faults[slot] = _reason(error)
+        kept = self._kept(samples.plan, faults)
+        if faults and self._training:
+            array[list(faults)] = array[kept[next(iter(faults))]]
+        elif faults:
+            images = images[torch.from_numpy(kept)]
+        return self._finish(images, samples.plan, kept, faults)
+
+    def _shape(self, samples: _EncodedSamples | _PixelSamples) -> tuple[int, int]:
+        """Height and width of the output."""
+        if self._recipe.size is not None:
+            return self._recipe.size, self._recipe.size
+        sizes = np.array(samples.sizes)
+        other = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+        if other.size:
+            index = int(samples.plan.indices[other[0]])
+            raise UsageError(
+                f"the recipe keeps each image's own size, and the images of a batch differ: "
+                f"expected {sizes[0][0]}x{sizes[0][1]} pixels, found "
+                f"{sizes[other[0]][0]}x{sizes[other[0]][1]} in {self._dataset.name_of(index)}; "
+                "use a recipe with a size, or convert with --size"
+            )
+        return samples.sizes[0][1], samples.sizes[0][0]
+
+    def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if not self._shared:
+            return torch.empty(shape, dtype=torch.uint8)
+        # As torch's own collate does in a worker: written where the other process reads it.
+        storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)))
+        return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+    def _kept(self, plan: BatchPlan, faults: dict[int, str]) -> NDArray[np.int64]:
+        """Which slot of the plan each slot of the batch shows."""
+        slots = np.arange(len(plan))
+        if not faults:
+            return slots
+        if not self._skip_errors:
+            slot = min(faults)
+            raise ImageError(self._dataset.name_of(int(plan.indices[slot])), faults[slot])
+        good = np.delete(slots, list(faults))
+        if not self._training:
+            return good
+        if not good.size:
+            slot = min(faults)
+            raise DataError(
+                f"not one of the {len(plan)} samples of a batch can be used; the first: "
+                f"{self._dataset.name_of(int(plan.indices[slot]))}: {faults[slot]}"
+            )
+        slots[list(faults)] = good[0]
+        return slots
+
+    def _finish(
+        self, images: Any, plan: BatchPlan, kept: NDArray[np.int64], faults: dict[int, str]
+    ) -> HostBatch:
+        skipped = []
+        for slot in sorted(faults):
+            index = int(plan.indices[slot])
+            skipped.append(Skip(index, self._dataset.name_of(index), faults[slot]))
+        indices = plan.indices[kept]
+        return HostBatch(images, self._dataset.labels[indices], indices, skipped)
+
+    def _transformed(
+        self, samples: _EncodedSamples | _PixelSamples, faults: dict[int, str]
+    ) -> HostBatch:
+        """Hand each image to the user's transform and stack what comes back."""
+        assert self._transform is not None
+        size, results = self._recipe.size, {}
+        seeds = sample_seeds(samples.plan.key, samples.plan.indices).tolist()
+        for slot in range(len(samples.plan)):
+            if slot in faults:
+                continue
+            width, height = (size, size) if size is not None else samples.sizes[slot]
+            image = np.empty((height, width, 3), np.uint8)
+            try:
+                samples.draw(slot, image, self._buffer, self._recipe.antialias)
+            except (OSError, ValueError) as error:
+                faults[slot] = _reason(error)
+                continue
+            _seed_generators(seeds[slot])
+            results[slot] = self._transform(image)
+        kept = self._kept(samples.plan, faults)
+        rows = [results[slot] for slot in kept.tolist()]
+        images = torch.utils.data.default_collate(rows) if rows else None
+        return self._finish(images, samples.plan, kept, faults)
+
+
+class _EncodedSamples:
+    """The samples of a plan in a format of encoded images."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        decode: Decode,
+        plan: BatchPlan,
+        faults: dict[int, str],
+    ) -> None:
+        self._decode = decode
+        self._reader: Reader = dataset.reader
+        self._early: dict[int, bytes] = {}  # slot -> data that was read for its header
+        self._unusual: set[int] = set()
+        if plan.boxes is None:
+            self.sizes = self._read_headers(plan, faults)
+            plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
+        else:
+            self.sizes = dataset.sizes[plan.indices].tolist()
+        self.plan = plan
+        self._rows = _rows(plan)
+
+    def _read_headers(self, plan: BatchPlan, faults: dict[int, str]) -> list[tuple[int, int]]:
+        sizes = []
+        for slot, index in enumerate(plan.indices.tolist()):
+            try:
+                data = bytes(self._reader.read(index))
+                header = read_header(data)
+            except (OSError, ValueError) as error:
+                faults[slot] = _reason(error)
+                sizes.append(_NO_SIZE)
+                continue
+            self._early[slot] = data
+            sizes.append((header.width, header.height))
+            if not header.plain:
+                self._unusual.add(slot)
+        return sizes
+
+    def draw(
+        self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool
+    ) -> None:
+        """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3].
+
+        Raises:
+            OSError, ValueError: it cannot be read, or is damaged.
+        """
+        index, box, flip, reduction = self._rows[slot]
+        data = self._early.pop(slot) if self._early else self._reader.read(index)
+        if slot in self._unusual:
+            resample(
+                decode_unusual(data), box, flip, out, reduction=reduction, antialias=antialias
+            )
+            return
+        width, height = self.sizes[slot]
+        if reduction > 1:
+            # The JPEG's own scaling replaces the box average; the box is on its grid.
+            pixels = self._decode(data, (width, height), reduction)
+            left, top, w, h = box
+            box = (left / reduction, top / reduction, w / reduction, h / reduction)
+        elif box == (0, 0, width, height) and out.shape[:2] == (height, width):
+            pixels = self._decode(data, (width, height), out=out)
+            if pixels is out and not flip:
+                return
+        else:
+            pixels = self._decode(data, (width, height), out=buffer.shaped(width, height))
+        resample(pixels, box, flip, out, antialias=antialias)
+
+
+class _PixelSamples:
+    """The samples of a plan in a format of pixels."""
+
+    def __init__(self, dataset: Dataset, plan: BatchPlan) -> None:
+        self._pixels = dataset.pixels
+        self.plan = plan
+        self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
+        self._rows = _rows(plan)
+
+    def draw(
+        self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool
+    ) -> None:
+        """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
+        index, box, flip, reduction = self._rows[slot]
+        resample(self._pixels[index], box, flip, out, reduction=reduction, antialias=antialias)
+
+
+def _rows(plan: BatchPlan) -> list[tuple[int, Any, bool, int]]:
+    """(index, box, flip, reduction) of each sample as plain Python values, which a loop over
+    single samples handles faster than arrays."""
+    assert plan.boxes is not None
+    assert plan.flips is not None
+    assert plan.reductions is not None
+    boxes = map(tuple, plan.boxes.tolist())
+    columns = plan.indices.tolist(), boxes, plan.flips.tolist(), plan.reductions.tolist()
+    return list(zip(*columns, strict=True))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed what a transform may draw from."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)

@@ -1,0 +1,37 @@
+"""From a host batch of bytes to what the model takes: device, memory layout, normalisation."""
+
+from __future__ import annotations
+
+import torch
+
+from fastdata.recipe import Recipe
+
+__all__ = ["Finisher"]
+
+
+class Finisher:
+    """Moves batches to a device and normalises them there."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
+        self._device = device
+        self._dtype = dtype
+        mean = torch.tensor(recipe.mean or (0.0, 0.0, 0.0), dtype=torch.float64)
+        std = torch.tensor(recipe.std or (1.0, 1.0, 1.0), dtype=torch.float64)
+        # (x / 255 - mean) / std = x * scale + bias, in one multiplication and one addition.
+        self._scale = (1 / (255 * std)).float().view(1, 3, 1, 1).to(device)
+        self._bias = (-mean / std).float().view(1, 3, 1, 1).to(device)
+
+    def images(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 [B, H, W, 3] on the host -> [B, 3, H, W] in channels_last memory on the device.
+
+        Computed in float32 and rounded once, to the dtype that was asked for.
+        """
+        images = images.permute(0, 3, 1, 2).to(self._device, non_blocking=True)
+        if self._dtype == torch.uint8:
+            return images
+        floats = images.to(torch.float32).mul_(self._scale).add_(self._bias)
+        return floats.to(self._dtype)
+
+    def labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Move labels to the device."""
+        return labels.to(self._device, non_blocking=True)

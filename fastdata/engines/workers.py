@@ -1,0 +1,162 @@
+"""workers: torch DataLoader processes that each make whole batches.
+
+A worker decodes straight into one shared-memory batch, so there is no per-sample tensor, no
+collate, and one object to pass on for each batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import torch
+from torch.utils.data import DataLoader
+
+from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines.fetch import Fetcher, HostBatch
+from fastdata.engines.transfer import Finisher
+from fastdata.errors import FastdataError, UsageError, WorkerError
+from fastdata.machine import available_cpus
+from fastdata.plan import BatchPlan
+
+__all__ = ["WorkersEngine"]
+
+_OPTIONS = ("decoder", "start_method")
+_PREFETCH = 2  # batches ahead for each worker, DataLoader's own default
+
+
+class WorkersEngine(Engine):
+    """CPU decoding in worker processes.
+
+    Options:
+        decoder: name of a decoder in the registry; ``"simplejpeg"`` by default.
+        start_method: ``"fork"``, ``"forkserver"`` or ``"spawn"``; Python's default by default.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        unknown = settings.options.keys() - set(_OPTIONS)
+        if unknown:
+            raise UsageError(
+                f"the workers engine has no option {sorted(unknown)[0]!r}; "
+                f"it has {', '.join(_OPTIONS)}"
+            )
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._cpus = available_cpus()
+        automatic = max(1, self._cpus // local_ranks)
+        self.num_workers = automatic if settings.num_workers is None else settings.num_workers
+        self.prefetch_factor = settings.prefetch_factor or _PREFETCH
+        self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
+        self._feed = _Feed()
+        self._loader: DataLoader[Any] | None = None
+
+    def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        if self._loader is None:
+            self._loader = self._start()
+        self._feed.plans = plans
+        try:
+            for fetched in iter(self._loader):
+                if isinstance(fetched, FastdataError):
+                    raise fetched
+                yield self._finish(fetched)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.close()  # a pool that has failed is not used again
+            if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+                raise WorkerError(
+                    f"{error}; if the system ran out of memory or /dev/shm is small, try fewer "
+                    "workers or a smaller prefetch_factor"
+                ) from error
+            raise
+
+    def _start(self) -> DataLoader[Any]:
+        settings, workers = self.settings, self.num_workers
+        return DataLoader(
+            _Source(Fetcher(settings, shared=workers > 0)),  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._feed,
+            num_workers=workers,
+            collate_fn=_unchanged,
+            pin_memory=settings.device.type == "cuda",
+            prefetch_factor=self.prefetch_factor if workers else None,
+            persistent_workers=workers > 0,
+            multiprocessing_context=settings.options.get("start_method") if workers else None,
+            worker_init_fn=_init_worker,
+        )
+
+    def _finish(self, fetched: HostBatch) -> Batch:
+        settings, images = self.settings, fetched.images
+        if settings.transform is None:
+            images = self._finisher.images(images)
+        else:
+            images = _to_device(images, settings.device)
+        labels = self._finisher.labels(torch.from_numpy(fetched.labels))
+        return Batch(images, labels, torch.from_numpy(fetched.indices), fetched.skipped)
+
+    def explain(self) -> list[str]:
+        workers = self.num_workers
+        if not workers:
+            how = "decodes in the training process itself (num_workers=0)"
+        elif self.settings.num_workers is None:
+            how = (
+                f"decodes in {workers} worker processes, one for each of the {self._cpus} CPUs "
+                "that this process may use"
+            )
+            if workers != self._cpus:
+                how += ", divided by the ranks on this host"
+        else:
+            how = f"decodes in {workers} worker processes, as asked"
+        decoder = self.settings.options.get("decoder", "simplejpeg")
+        lines = [f"engine workers: {how}; decoder {decoder}."]
+        if workers:
+            lines.append(f"Each worker prepares up to {self.prefetch_factor} batches ahead.")
+        if self.settings.transform is not None:
+            lines.append("transform= is a Python callable, which needs this engine.")
+        return lines
+
+    def close(self) -> None:
+        self._loader = None  # the pool's own finaliser ends the processes
+
+
+class _Feed:
+    """The sampler of the DataLoader: the plans of whatever iteration is current."""
+
+    plans: Iterator[BatchPlan]
+
+    def __iter__(self) -> Iterator[BatchPlan]:
+        return self.plans
+
+
+class _Source:
+    """The dataset of the DataLoader: plan -> batch, or the error to raise where it is received."""
+
+    def __init__(self, fetch: Fetcher) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, plan: BatchPlan) -> HostBatch | FastdataError:
+        try:
+            return self._fetch(plan)
+        except FastdataError as error:  # torch would wrap it and lose its attributes
+            return error
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _init_worker(worker: int) -> None:
+    cv2.setNumThreads(0)  # one process a core: OpenCV's own threads would only contend
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Move what a collate made: tensors in lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_to_device(item, device) for item in value)
+    return value

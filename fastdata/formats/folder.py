@@ -1,0 +1,173 @@
+"""A plain image folder: the source of a conversion, and a dataset as it is.
+
+The rules are those of torchvision's ImageFolder: each folder in the root is a class, classes sort
+by name, and a class's samples are ordered by folder, then by name. Hidden files and folders (their
+name begins with a dot) and folders that operating systems leave behind are no classes and no
+samples; torchvision takes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import SourceError
+from fastdata.formats import Reader
+from fastdata.paths import PathTable, display
+
+__all__ = ["EXTENSIONS", "FolderReader", "FolderScan", "scan_folder"]
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+"""torchvision's list and GIF; a name's ending only decides what is looked at, never how."""
+_ENDINGS = tuple(ending.encode() for ending in EXTENSIONS)
+_SYSTEM = frozenset({b"__MACOSX", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information"})
+
+
+@dataclass
+class FolderScan:
+    """What one pass over a folder found.
+
+    Attributes:
+        root: the folder.
+        paths: of the N images relative to it, in the folder's order.
+        labels: int64 [N], or [N, 0] where the images lie in the root, without class folders.
+        classes: names in label order.
+        ignored: reason -> number of files and folders that are no samples.
+    """
+
+    root: bytes
+    paths: PathTable
+    labels: NDArray[np.int64]
+    classes: list[str]
+    ignored: dict[str, int] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the paths, in order; hexadecimal."""
+        return hashlib.sha256(self.paths.tobytes()).hexdigest()
+
+
+def scan_folder(
+    root: str | os.PathLike[str], progress: Callable[[int], None] | None = None
+) -> FolderScan:
+    """List the images of a folder in one pass.
+
+    Args:
+        root: a folder with a folder per class, or with the images themselves.
+        progress: called now and then with the number of images found so far.
+
+    Raises:
+        SourceError: no such folder, it cannot be listed, or it (or one of its classes) has no
+            images; the message says what to do.
+    """
+    top = os.fsencode(os.path.abspath(root))
+    if not os.path.isdir(top):
+        found = "a file" if os.path.exists(top) else "nothing"
+        raise SourceError(
+            f"{display(top)}: expected a folder of images, found {found}; check the path"
+        )
+    scan = _Scanner(progress)
+    folders, files = scan.list_folder(top)
+    table, labels, classes = bytearray(), [], []
+    if not folders:
+        scan.add_images(table, b"", files)
+        labels.append(np.zeros((scan.found, 0), np.int64))
+    else:
+        for name in sorted(folders, key=os.fsdecode):
+            before = scan.found
+            scan.add_tree(table, top, name)
+            if scan.found == before:
+                raise SourceError(
+                    f"{display(os.path.join(top, name))}: expected images in the class folder, "
+                    f"found none with a name ending in {', '.join(EXTENSIONS)}; add some, or "
+                    "remove the folder (a leading dot hides it)"
+                )
+            labels.append(np.full(scan.found - before, len(classes), np.int64))
+            classes.append(os.fsdecode(name))
+        scan.ignore("beside the class folders", len(files))
+    if not scan.found:
+        raise SourceError(
+            f"{display(top)}: expected images in it or in class folders below it, found none "
+            f"with a name ending in {', '.join(EXTENSIONS)}; check the path"
+        )
+    return FolderScan(top, PathTable(bytes(table)), np.concatenate(labels), classes, scan.ignored)
+
+
+class _Scanner:
+    """Lists folders, and counts what it finds and what it leaves out."""
+
+    def __init__(self, progress: Callable[[int], None] | None) -> None:
+        self.found = 0
+        self.ignored: dict[str, int] = {}
+        self._progress = progress
+
+    def ignore(self, reason: str, count: int = 1) -> None:
+        if count:
+            self.ignored[reason] = self.ignored.get(reason, 0) + count
+
+    def list_folder(self, path: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Names of the folders and of the files in a folder; links are followed."""
+        folders, files = [], []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.name.startswith(b"."):
+                        self.ignore("hidden")
+                    elif not entry.is_dir():
+                        files.append(entry.name)
+                    elif entry.name in _SYSTEM:
+                        self.ignore("left behind by a system")
+                    else:
+                        folders.append(entry.name)
+        except OSError as error:
+            raise SourceError(
+                f"{display(path)}: cannot list the folder: {error.strerror}; "
+                "check its permissions, or hide it with a leading dot"
+            ) from error
+        return folders, files
+
+    def add_images(self, table: bytearray, prefix: bytes, names: list[bytes]) -> None:
+        images = [name for name in names if name.lower().endswith(_ENDINGS)]
+        self.ignore("not an image's name", len(names) - len(images))
+        for name in sorted(images, key=os.fsdecode):
+            table += prefix + name + b"\0"
+        self.found += len(images)
+        if self._progress is not None:
+            self._progress(self.found)
+
+    def add_tree(self, table: bytearray, top: bytes, name: bytes) -> None:
+        """Add a class folder and the folders below it, ordered as sorted(os.walk(...)) is."""
+        listed: dict[bytes, list[bytes]] = {}
+        pending = [(name, frozenset[tuple[int, int]]())]
+        while pending:
+            relative, above = pending.pop()
+            path = os.path.join(top, relative)
+            status = os.stat(path)
+            this = (status.st_dev, status.st_ino)
+            if this in above:  # a link to a folder that it lies in
+                self.ignore("a link into itself")
+                continue
+            folders, listed[relative] = self.list_folder(path)
+            pending += [(os.path.join(relative, sub), above | {this}) for sub in folders]
+        for relative in sorted(listed, key=os.fsdecode):
+            self.add_images(table, relative + b"/", listed[relative])
+
+
+class FolderReader(Reader):
+    """Reads the files of a scanned folder."""
+
+    def __init__(self, root: Path, paths: PathTable) -> None:
+        self._root = os.fsencode(root)
+        self._paths = paths
+
+    def read(self, index: int) -> bytes:
+        with open(os.path.join(self._root, self._paths[index]), "rb", buffering=0) as file:
+            return file.read()
+
+    def close(self) -> None:
+        """Nothing stays open between reads."""

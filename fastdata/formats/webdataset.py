@@ -1,0 +1,210 @@
+"""WebDataset: USTAR shards that webdataset, DALI, Hugging Face datasets and timm read as well.
+
+A sample is three adjacent members with a common key: ``KEY.jpg``, ``KEY.cls`` (the label in ASCII;
+absent where there are no labels) and ``KEY.json`` (the source's path). ``offsets.npy`` says where
+each image lies, so that any sample can be read at once and few shards can feed many workers.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import DatasetError
+from fastdata.files import npy_bytes, write_whole
+from fastdata.formats import Reader, Sample, ShardRecord, Writer
+from fastdata.manifest import Manifest, Part
+from fastdata.paths import display
+
+__all__ = ["WebDatasetReader", "WebDatasetWriter", "check_tars"]
+
+OFFSETS = "offsets.npy"
+_BLOCK = 512
+_OPEN_SHARDS = 64  # open files a process keeps; far below any limit on them
+
+
+class WebDatasetReader(Reader):
+    """Random access to the images of local shards."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        shards = [part for part in manifest.parts if part.samples is not None]
+        self._paths = [root / part.file for part in shards]
+        for path, part in zip(self._paths, shards, strict=True):
+            found = path.stat().st_size if path.exists() else -1
+            if found != part.bytes:
+                raise DatasetError(
+                    f"{path}: expected a shard of {part.bytes} bytes, found "
+                    f"{'none' if found < 0 else found}; restore it, or convert the source again"
+                )
+        self._ends = np.cumsum([part.samples for part in shards]).tolist()
+        self._spans: NDArray[np.int64] = np.asarray(np.load(root / OFFSETS, mmap_mode="r"))
+        if self._spans.shape != (manifest.samples, 2):
+            raise DatasetError(
+                f"{root / OFFSETS}: expected shape {(manifest.samples, 2)}, found "
+                f"{self._spans.shape}; restore it, or convert the source again"
+            )
+        self._files: OrderedDict[int, int] = OrderedDict()  # shard -> descriptor, oldest first
+
+    def read(self, index: int) -> bytes:
+        """The encoded image of sample ``index``.
+
+        Read, not mapped: where a file is cut short or its disk fails, a read gives an error and
+        a map would kill the process; for whole images the two are equally fast.
+        """
+        offset, size = self._spans[index].tolist()
+        shard = bisect.bisect_right(self._ends, index)
+        data = os.pread(self._descriptor(shard), size, offset)
+        if len(data) != size:
+            raise OSError(f"{self._paths[shard]} ends inside sample {index}")
+        return data
+
+    def _descriptor(self, shard: int) -> int:
+        descriptor = self._files.get(shard)
+        if descriptor is not None:
+            self._files.move_to_end(shard)
+            return descriptor
+        if len(self._files) >= _OPEN_SHARDS:
+            os.close(self._files.popitem(last=False)[1])
+        descriptor = os.open(self._paths[shard], os.O_RDONLY | os.O_CLOEXEC)
+        self._files[shard] = descriptor
+        return descriptor
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
+class WebDatasetWriter(Writer):
+    """Writes shards and, from the same pass, the indices that other readers look for."""
+
+    def write_shard(
+        self, shard: int, start: int, samples: Iterable[Sample]
+    ) -> tuple[list[tuple[int, int]], list[Part]]:
+        name = f"{self.name}-{shard:06d}"
+        spans: list[tuple[int, int]] = []
+        lines: list[str] = []
+        with write_whole(self.staging / f"{name}.tar") as file:
+            tar = _TarWriter(file)
+            for sample in samples:
+                members = self._members(sample)
+                places = [(tar.add(member, data), member, data) for member, data in members]
+                spans.append((places[0][0], len(sample.data)))
+                # DALI index v1.2: extension, data offset, size and name of each member.
+                lines.append(
+                    " ".join(
+                        f"{member.partition('.')[2]} {offset} {len(data)} {member}"
+                        for offset, member, data in places
+                    )
+                )
+            tar.end()
+        index = "".join(f"{line}\n" for line in [f"v1.2 {len(lines)}", *lines]).encode("ascii")
+        with write_whole(self.staging / f"{name}.idx") as file:
+            file.write(index)
+        return spans, [
+            Part(f"{name}.tar", 0, tar.size, tar.digest.hexdigest(), len(spans)),
+            Part(f"{name}.idx", 0, len(index), hashlib.sha256(index).hexdigest()),
+        ]
+
+    def _members(self, sample: Sample) -> list[tuple[str, bytes]]:
+        key = f"{sample.position:09d}"
+        members = [(f"{key}.jpg", sample.data)]
+        if sample.label is not None:
+            members.append((f"{key}.cls", b"%d" % sample.label))
+        members.append((f"{key}.json", _path_json(sample.path)))
+        return members
+
+    def finish(
+        self, shards: list[ShardRecord], labels: NDArray[np.int64], note: Callable[[str], None]
+    ) -> list[Part]:
+        # A shard of which nothing survived is no shard: most readers refuse an empty tar.
+        parts = [part for shard in shards if len(shard.positions) for part in shard.parts]
+        tars = [part for part in parts if part.samples is not None]
+        wids = {
+            "__kind__": "wids-shard-index-v1",
+            "wids_version": 1,
+            "name": self.name,
+            "shardlist": [
+                {"url": tar.file, "nsamples": tar.samples, "filesize": tar.bytes} for tar in tars
+            ],
+        }
+        timm = {
+            "splits": {
+                self.name: {
+                    "name": self.name,
+                    "num_samples": sum(tar.samples or 0 for tar in tars),
+                    "filenames": [tar.file for tar in tars],
+                    "shard_lengths": [tar.samples for tar in tars],
+                }
+            }
+        }
+        spans = np.concatenate([shard.spans for shard in shards]).astype(np.int64)
+        sidecars = {
+            OFFSETS: npy_bytes(spans.reshape(-1, 2)),
+            "wids.json": (json.dumps(wids, indent=1) + "\n").encode("ascii"),
+            "_info.json": (json.dumps(timm, indent=1) + "\n").encode("ascii"),
+        }
+        for name, data in sidecars.items():
+            with write_whole(self.staging / name) as file:
+                file.write(data)
+            parts.append(Part(name, 0, len(data), hashlib.sha256(data).hexdigest()))
+        return parts
+
+
+def _path_json(path: bytes) -> bytes:
+    """Both fields always, of one type: readers take the schema from the first few samples."""
+    try:
+        text, exact = path.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        text, exact = display(path), base64.b64encode(path).decode("ascii")
+    return json.dumps({"path": text, "path_base64": exact}).encode("ascii")
+
+
+class _TarWriter:
+    """USTAR archives (POSIX.1-1988) whose bytes depend on names and contents alone."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def add(self, name: str, data: bytes) -> int:
+        """Append a regular file; return the offset of its data."""
+        offset = self.size + _BLOCK
+        padding = bytes(-len(data) % _BLOCK)
+        self._write(_tar_header(name.encode("ascii"), len(data)))
+        self._write(data)
+        self._write(padding)
+        return offset
+
+    def end(self) -> None:
+        """Write the two empty blocks that end an archive."""
+        self._write(bytes(2 * _BLOCK))
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.digest.update(data)
+        self.size += len(data)
+
+
+# Mode 0644, owner 0:0, modification time 0; the checksum counts its own field as blanks.
+_HEAD = b"0000644\0" b"0000000\0" b"0000000\0"
+_TAIL = b"00000000000\0"
+_KIND = b"0" + bytes(100) + b"ustar\0" b"00"
+_SUM = sum(_HEAD) + sum(_TAIL) + sum(_KIND) + 8 * ord(" ")
+
+
+def _tar_header(name: bytes, size: int) -> bytes:
+    octal = b"%011o" % size
+    checksum = b"%06o" % (_SUM + sum(name) + sum(octal))
+    used = name.ljust(100, b"\0") + _HEAD + octal + b"\0" + _TAIL + checksum + b"\0 " + _KIND
+    return used.ljust(_BLOCK, b"\0")

@@ -1,0 +1,146 @@
+"""What an encoded image says of itself, without decoding it."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+
+from PIL import Image, UnidentifiedImageError
+
+__all__ = ["Header", "read_header"]
+
+_EXIF_ORIENTATION = 0x0112
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC share the range
+_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
+_SOF_NAMES = {
+    0xC1: "extended sequential",
+    0xC2: "progressive",
+    0xC3: "lossless",
+    0xC9: "arithmetic-coded",
+    0xCA: "arithmetic-coded progressive",
+    0xCB: "arithmetic-coded lossless",
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of an encoded image says.
+
+    Attributes:
+        format: Pillow's name of the format: ``"JPEG"``, ``"PNG"``, ...
+        width, height: in pixels, upright: after the EXIF orientation is applied.
+        orientation: EXIF orientation, 1 (upright) to 8.
+        plain: a baseline JPEG of 8 bits, grey or YCbCr, upright: what every JPEG decoder, the
+            GPU's included, decodes to the same pixels.
+        process: for a JPEG, its coding process in words (``"baseline"``, ``"progressive"``, ...).
+    """
+
+    format: str
+    width: int
+    height: int
+    orientation: int
+    plain: bool
+    process: str = ""
+
+
+def read_header(data: bytes | memoryview, *, to_end: bool = False) -> Header:
+    """Read the header of an encoded image; its content decides the format, never its name.
+
+    Args:
+        data: the whole encoded image.
+        to_end: for a JPEG, also demand the end marker behind the picture's data, which a
+            truncated file lacks.
+
+    Raises:
+        ValueError: no image, or a damaged header; the message says what was found.
+    """
+    data = bytes(data)
+    if not data:
+        raise ValueError("the file is empty (0 bytes)")
+    if data[:3] == b"\xff\xd8\xff":
+        return _jpeg(data, to_end)
+    return _other(data)
+
+
+def _jpeg(data: bytes, to_end: bool) -> Header:
+    """Walk the marker segments up to the first scan (ITU-T T.81, annex B)."""
+    position, end = 2, len(data)
+    orientation, adobe_transform, frame = 1, None, None
+    while True:
+        if position + 4 > end:
+            raise ValueError("truncated JPEG: the file ends inside its header")
+        if data[position] != 0xFF:
+            raise ValueError(f"damaged JPEG: expected a marker at byte {position}")
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte
+            position += 1
+            continue
+        if marker in _STANDALONE:
+            position += 2
+            continue
+        if marker == 0xD9:
+            raise ValueError("damaged JPEG: it ends before its first scan")
+        length = data[position + 2] << 8 | data[position + 3]
+        body, position = position + 4, position + 2 + length
+        if length < 2 or position > end:
+            raise ValueError("truncated JPEG: the file ends inside its header")
+        if marker in _SOF:
+            if length < 8:
+                raise ValueError("damaged JPEG: its frame header is too short")
+            precision, height, width, components = struct.unpack_from(">BHHB", data, body)
+            frame = (marker, precision, width, height, components)
+        elif marker == 0xE1 and data[body : body + 6] == b"Exif\0\0":
+            orientation = _exif_orientation(data[body + 6 : position])
+        elif marker == 0xEE and data[body : body + 5] == b"Adobe" and length >= 14:
+            adobe_transform = data[body + 11]
+        elif marker == 0xDA:
+            break
+    if frame is None:
+        raise ValueError("damaged JPEG: a scan without a frame header")
+    if to_end and data.find(b"\xff\xd9", position) < 0:
+        raise ValueError("truncated JPEG: the end marker is missing")
+    kind, precision, width, height, components = frame
+    if not width or not height:
+        raise ValueError(f"damaged JPEG: its header says {width}x{height} pixels")
+    # Three components are RGB, not YCbCr, where an Adobe marker says transform 0.
+    colours = components == 1 or (components == 3 and adobe_transform != 0)
+    plain = kind == 0xC0 and precision == 8 and colours and orientation == 1
+    if orientation >= 5:
+        width, height = height, width
+    process = "baseline" if kind == 0xC0 else _SOF_NAMES.get(kind, "hierarchical")
+    return Header("JPEG", width, height, orientation, plain, process)
+
+
+def _exif_orientation(tiff: bytes) -> int:
+    """The orientation tag of an EXIF block's first directory; 1 where it is absent or damaged."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return 1
+    (offset,) = struct.unpack_from(order + "I", tiff, 4)
+    if offset + 2 > len(tiff):
+        return 1
+    (count,) = struct.unpack_from(order + "H", tiff, offset)
+    for entry in range(offset + 2, min(offset + 2 + 12 * count, len(tiff) - 11), 12):
+        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
+        if tag == _EXIF_ORIENTATION and kind == 3:
+            (value,) = struct.unpack_from(order + "H", tiff, entry + 8)
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def _other(data: bytes) -> Header:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            width, height = image.size
+            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+            name = image.format or "unknown"
+    except UnidentifiedImageError:
+        raise ValueError(f"not an image: it begins with {data[:12]!r}") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"damaged image: {error}") from error
+    if orientation not in range(1, 9):
+        orientation = 1
+    if orientation >= 5:
+        width, height = height, width
+    return Header(name, width, height, orientation, plain=False)

@@ -1,0 +1,355 @@
+"""Loader and make_loader: epochs, state, and the choice of an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.dataset import Dataset, open_dataset
+from fastdata.engines import Engine, Settings
+from fastdata.errors import DatasetError, UsageError
+from fastdata.plan import BatchPlan, plan_batches
+from fastdata.recipe import Recipe, draw_key
+from fastdata.registry import ENGINES, load
+from fastdata.sampling import BatchSampler
+
+__all__ = ["Loader", "Skipped", "make_loader"]
+
+_STATE_VERSION = 1
+_PLANNED_SAMPLES = 4096  # planned at once: numpy's cost for each call is shared by many batches
+_DTYPES = {
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A sample that ``on_error="skip"`` left out.
+
+    Attributes:
+        index: its dataset index.
+        name: where it lies.
+        reason: what is wrong with it.
+        count: how often it was left out so far.
+    """
+
+    index: int
+    name: str
+    reason: str
+    count: int
+
+
+def make_loader(
+    path: str | os.PathLike[str] | Dataset,
+    batch_size: int,
+    *,
+    recipe: str | Recipe | None = None,
+    transform: Callable[[NDArray[np.uint8]], Any] | None = None,
+    engine: str = "auto",
+    device: str | torch.device | None = None,
+    shuffle: bool | None = None,
+    drop_last: bool | None = None,
+    num_workers: int | str = "auto",
+    prefetch_factor: int | str = "auto",
+    order: str = "global",
+    copies: str = "all",
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    with_index: bool = False,
+    on_error: str = "raise",
+    profile: str | None = "auto",
+    engine_options: dict[str, Any] | None = None,
+) -> Loader:
+    """Make a loader of batches ``(images, labels)``.
+
+    Images are [B, 3, H, W] in channels_last memory on ``device``, labels int64 [B] ([B, 0] where
+    the dataset has none).
+
+    Args:
+        path: a converted dataset, or a plain image folder.
+        batch_size: samples of this process's batches.
+        recipe: a :class:`Recipe` or the name of a preset; None is ``"raw"``: the images' own
+            pixels as uint8.
+        transform: a callable on a uint8 [H, W, 3] array, such as a torchvision.transforms.v2
+            pipeline that begins with ToImage. It gets what the recipe makes (with None: the whole
+            image) and its results are stacked and handed out as they are. Python's, numpy's and
+            torch's random generators are seeded for each sample before it is called.
+        engine: ``"auto"`` or a name in :data:`fastdata.registry.ENGINES`.
+        device: None is the CPU.
+        shuffle: None: where the recipe is random.
+        drop_last: None: the same as ``shuffle``.
+        num_workers: processes; 0 works in this process; ``"auto"``: as many as CPUs.
+        prefetch_factor: batches that each worker prepares ahead.
+        order: ``"global"``: every epoch a permutation of the whole dataset.
+        copies: ``"all"``: every sample of the dataset.
+        seed: of the order and of all draws.
+        rank, world_size: None: from torch.distributed, else from RANK and WORLD_SIZE, else 0, 1.
+        dtype: of the images; None: the recipe's, else float16 on CUDA and float32 on the CPU.
+            uint8 is never normalised.
+        with_index: also hand out the samples' dataset indices, int64 [B] on the CPU.
+        on_error: ``"raise"``, or ``"skip"``: a sample at fault is missing from the batch in
+            evaluation; in training its slot is filled with the batch's first good sample.
+            Both are listed in :attr:`Loader.skipped`.
+        profile: ``"auto"`` or None; no tuned settings are kept yet.
+        engine_options: the engine's own options, see its class.
+
+    Raises:
+        UsageError: an argument is at fault.
+        SourceError, DatasetError: nothing that can be loaded lies at ``path``.
+    """
+    dataset = path if isinstance(path, Dataset) else open_dataset(path)
+    steps = Recipe.preset(recipe)
+    _expect("order", order, ("global",))
+    _expect("copies", copies, ("all",))
+    _expect("on_error", on_error, ("raise", "skip"))
+    _expect("profile", profile, ("auto", None))
+    where = torch.device("cpu" if device is None else device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device={str(where)!r}: torch finds no CUDA device here; use the CPU")
+    if transform is not None and dtype is not None:
+        raise UsageError("transform= decides what it hands out: leave dtype=None")
+    shuffle = steps.random if shuffle is None else shuffle
+    rank, world_size = _ranks(rank, world_size)
+    sampler = BatchSampler(
+        n=len(dataset),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        drop_last=shuffle if drop_last is None else drop_last,
+        rank=rank,
+        world_size=world_size,
+    )
+    settings = Settings(
+        dataset=dataset,
+        recipe=steps,
+        transform=transform,
+        device=where,
+        dtype=_dtype(dtype if dtype is not None else steps.dtype, where),
+        training=shuffle,
+        skip_errors=on_error == "skip",
+        num_workers=_count("num_workers", num_workers, 0),
+        prefetch_factor=_count("prefetch_factor", prefetch_factor, 1),
+        options=dict(engine_options or {}),
+    )
+    chosen = "workers" if engine == "auto" else engine
+    made: Engine = load(ENGINES, chosen, "engine")(settings)
+    return Loader(sampler, made, chosen, seed=seed, with_index=with_index)
+
+
+class Loader:
+    """Batches of a dataset, epoch after epoch; made by :func:`make_loader`.
+
+    Iterating goes through one epoch, or what is left of it after :meth:`load_state_dict`;
+    iterating again goes on to the next. A batch that was handed out is the caller's.
+
+    Attributes:
+        dataset: the :class:`fastdata.Dataset`.
+        batch_size: samples of this process's batches.
+        engine: name of the engine.
+    """
+
+    def __init__(
+        self, sampler: BatchSampler, engine: Engine, name: str, *, seed: int, with_index: bool
+    ) -> None:
+        self._sampler = sampler
+        self._engine = engine
+        self._seed = seed
+        self._with_index = with_index
+        self.dataset = engine.settings.dataset
+        self.batch_size = sampler.batch_size
+        self.engine = name
+        self._epoch, self._position = 0, 0  # where the current or the next iteration stands
+        self._begun = False  # whether the next iteration starts a new epoch
+        self._iteration = 0
+        self._skipped: dict[int, Skipped] = {}
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return self._sampler.steps()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._begun = True
+        self._iteration += 1
+        return self._iterate(self._iteration, self._epoch, self._position)
+
+    def _iterate(self, iteration: int, epoch: int, position: int) -> Iterator[Any]:
+        self._check_current(iteration)
+        batches = self._engine.batches(self._plans(epoch, position))
+        for batch in batches:
+            self._check_current(iteration)
+            position = self._sampler.next_position(position)
+            self._position = position
+            for skip in batch.skipped:
+                count = self._skipped[skip.index].count if skip.index in self._skipped else 0
+                self._skipped[skip.index] = Skipped(*skip, count + 1)
+            if len(batch.indices):
+                yield tuple(batch)[: 3 if self._with_index else 2]
+                self._check_current(iteration)
+        self._epoch, self._position, self._begun = epoch + 1, 0, False
+
+    def _check_current(self, iteration: int) -> None:
+        if iteration != self._iteration:
+            raise UsageError(
+                "this iterator ended when the loader was iterated again, or given another state; "
+                "use one iterator of a loader at a time"
+            )
+
+    def _plans(self, epoch: int, position: int) -> Iterator[BatchPlan]:
+        sampler, dataset = self._sampler, self.dataset
+        key = draw_key(self._seed, epoch)
+        sizes = dataset.sizes if dataset.sizes_known else None
+        recipe = self._engine.settings.recipe
+        count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
+        for first in range(0, sampler.steps(position), count):
+            positions = sampler.positions(position, first, count)
+            indices = sampler.indices(self._seed, epoch, np.concatenate(positions))
+            ends = np.cumsum([len(batch) for batch in positions])
+            yield from plan_batches(recipe, key, np.split(indices, ends[:-1]), sizes)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next iteration goes through, from its beginning.
+
+        Right after :meth:`load_state_dict`, naming the loaded epoch keeps the loaded position.
+        """
+        if self._begun or epoch != self._epoch:
+            self._move(epoch, 0)
+
+    def _move(self, epoch: int, position: int) -> None:
+        self._iteration += 1
+        self._epoch, self._position, self._begun = epoch, position, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, as plain JSON values.
+
+        The position counts samples over all ranks up to the batch that was handed out last, so
+        the state is the same on every rank.
+        """
+        return {
+            "version": _STATE_VERSION,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "position": self._position,
+            "shuffle": self._sampler.shuffle,
+            "samples": self._sampler.n,
+            "dataset": self.dataset.identity,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken: with exactly the samples that were left.
+
+        The seed is taken over. The batches are the same where batch_size x world_size is.
+
+        Raises:
+            UsageError: no state of a loader, or one of a loader with another ``shuffle``.
+            DatasetError: the state belongs to another dataset.
+        """
+        try:
+            version, seed, epoch, position, shuffle, identity = (
+                state[key]
+                for key in ("version", "seed", "epoch", "position", "shuffle", "dataset")
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"expected a Loader's state_dict, found one without {error}") from None
+        if version != _STATE_VERSION:
+            raise UsageError(
+                f"expected a state of version {_STATE_VERSION}, found version {version!r}"
+            )
+        if identity != self.dataset.identity:
+            raise DatasetError(
+                f"the state was taken with another dataset than {self.dataset.path}: expected "
+                f"identity {self.dataset.identity[:12]}, found {str(identity)[:12]}; load it with "
+                "the dataset that it belongs to"
+            )
+        if shuffle != self._sampler.shuffle:
+            raise UsageError(
+                f"the state was taken with shuffle={shuffle}, this loader has "
+                f"shuffle={self._sampler.shuffle}; make the loader as it was"
+            )
+        self._seed = seed
+        self._move(epoch, position)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that ``on_error="skip"`` has left out so far."""
+        return list(self._skipped.values())
+
+    def explain(self) -> str:
+        """What was chosen, and why, in words."""
+        sampler, recipe = self._sampler, self._engine.settings.recipe
+        kind = "training" if sampler.shuffle else "evaluation"
+        lines = [
+            f"{len(self.dataset)} samples of {self.dataset.path} ({self.dataset.format}), "
+            f"{len(self)} batches of {self.batch_size} an epoch on rank {sampler.rank} of "
+            f"{sampler.world_size}, {kind} order.",
+            *self._engine.explain(),
+        ]
+        if self.dataset.format == "folder":
+            lines.append(
+                "A plain folder is read file by file and every header is looked at again in every "
+                "epoch; convert it with: fastdata convert SRC DST."
+            )
+        if recipe.size is not None and self._engine.settings.dtype is torch.uint8:
+            lines.append("Images are uint8 and not normalised.")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """End the engine's processes. A closed loader starts them again when it is iterated."""
+        self._iteration += 1
+        self._engine.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _expect(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        expected = " or ".join(repr(each) for each in allowed)
+        raise UsageError(f"expected {name} to be {expected}, got {value!r}")
+
+
+def _count(name: str, value: int | str, least: int) -> int | None:
+    if value == "auto":
+        return None
+    if not isinstance(value, int) or value < least:
+        raise UsageError(f"expected {name} to be 'auto' or at least {least}, got {value!r}")
+    return value
+
+
+def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float16 if device.type == "cuda" else torch.float32
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in _DTYPES.values():
+        raise UsageError(f"expected dtype to be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    return found
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size together, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,33 @@
+"""What this machine lets this process use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["available_cpus"]
+
+
+def available_cpus() -> int:
+    """CPUs that this process may keep busy: its affinity, capped by the cgroup's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cpus = len(os.sched_getaffinity(0))
+    else:
+        cpus = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cpus, int(quota + 0.5))) if quota is not None else cpus
+
+
+def _cgroup_quota() -> float | None:
+    """The container's CPU quota in CPUs (cgroup v2, then v1), or None where there is none."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        base = Path("/sys/fs/cgroup/cpu")
+        limit = int((base / "cpu.cfs_quota_us").read_text())
+        return None if limit <= 0 else limit / int((base / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,136 @@
+"""``fastdata.json``: what a dataset is.
+
+It is written last, so a folder that has one holds a whole dataset. It says nothing of when, where
+or by whom the conversion ran: the same input and arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import DatasetError, UnfinishedError
+from fastdata.files import write_whole
+
+__all__ = ["MANIFEST", "STAGING", "Manifest", "Part"]
+
+MANIFEST = "fastdata.json"
+STAGING = ".fastdata-partial"
+"""The folder inside a destination that holds an unfinished conversion."""
+_LAYOUT = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of one of the dataset's files, and its checksum.
+
+    Attributes:
+        file: name relative to the dataset.
+        offset, bytes: the range.
+        sha256: of the range, in hexadecimal.
+        samples: for a range that holds whole samples, how many; None for a sidecar.
+    """
+
+    file: str
+    offset: int
+    bytes: int
+    sha256: str
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of ``fastdata.json``.
+
+    Attributes:
+        format: name in the registry.
+        samples: number of samples.
+        classes: class names in label order; empty where the samples have no labels.
+        image_size: (height, width) that all images share, for memmap; None elsewhere.
+        conversion: the arguments that decide the dataset's bytes.
+        source: ``files``, ``bytes`` and ``fingerprint`` of what was converted.
+        skipped: number of source files left out, listed in ``skipped.jsonl``.
+        parts: every file of the dataset but the manifest, in ranges with checksums.
+        created_by: name and version of the program that wrote it.
+    """
+
+    format: str
+    samples: int
+    classes: list[str]
+    image_size: tuple[int, int] | None
+    conversion: dict[str, Any]
+    source: dict[str, Any]
+    skipped: int
+    created_by: str
+    parts: list[Part] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The file's exact bytes: the same for equal manifests."""
+        document = {"fastdata": _LAYOUT, **asdict(self)}
+        return (json.dumps(document, indent=1) + "\n").encode("ascii")
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the manifest, hexadecimal: equal for equal datasets, byte for byte."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the dataset's files, without the manifest, sorted."""
+        return sorted({part.file for part in self.parts})
+
+    def write(self, root: Path) -> None:
+        """Write it into ``root``, whole or not at all."""
+        with write_whole(root / MANIFEST) as file:
+            file.write(self.to_bytes())
+
+    @classmethod
+    def read(cls, root: Path) -> Manifest:
+        """Read the manifest of the dataset in ``root``.
+
+        Raises:
+            UnfinishedError: a conversion into ``root`` was interrupted.
+            DatasetError: there is no manifest, or one that this version cannot read.
+        """
+        path = root / MANIFEST
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            if (root / STAGING).is_dir():
+                raise UnfinishedError(_unfinished(root)) from None
+            raise DatasetError(
+                f"no dataset in {root}: expected a {MANIFEST}; "
+                "make one with: fastdata convert SRC DST --to FORMAT"
+            ) from None
+        except OSError as error:
+            raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            document = json.loads(text)
+            layout = document.pop("fastdata")
+            if layout != _LAYOUT:
+                raise DatasetError(
+                    f"{path} has layout version {layout!r}, this version of fastdata reads "
+                    f"{_LAYOUT}; convert the source again, or install the version that wrote it"
+                )
+            parts = [Part(**part) for part in document.pop("parts")]
+            size = document.pop("image_size")
+            return cls(**document, image_size=None if size is None else tuple(size), parts=parts)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DatasetError(
+                f"{path} is damaged ({error}); restore it, or convert the source again"
+            ) from error
+
+
+def _unfinished(root: Path) -> str:
+    done = sum(1 for _ in (root / STAGING).glob("shard-*.npz"))
+    try:
+        total = str(json.loads((root / STAGING / "plan.json").read_text())["shards"])
+    except (OSError, ValueError, KeyError, TypeError):
+        total = "an unknown number of"
+    return (
+        f"conversion of {root} unfinished: {done} of {total} shards; "
+        "run the same command again to resume"
+    )
