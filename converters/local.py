@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -87,11 +88,9 @@ class _Worker:
         """Give it a shard."""
         self.shard = shard
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its answers say why
             self._process.stdin.write(b"%d\n" % shard)
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended; reading its answers says why
 
     def read(self) -> list[dict[str, Any]]:
         """The answers that have come, at least a part of one.
@@ -123,10 +122,8 @@ class _Worker:
     def end(self) -> None:
         """End the process, at once if it still works."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         self._process.kill()
         self._process.wait()
         self.answers.close()

@@ -95,5 +95,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """``"224"`` or ``"256x320"`` (height x width) as (height, width) in pixels."""
     match = re.fullmatch(r"(\d+)(?:[xX](\d+))?", text.strip())
     if match is None:
-        raise UsageError(f"expected a size H or HxW in pixels, such as 256 or 256x320, got {text!r}")
+        raise UsageError(
+            f"expected a size H or HxW in pixels, such as 256 or 256x320, got {text!r}"
+        )
     return int(match[1]), int(match[2] or match[1])

@@ -91,7 +91,7 @@ class Transform:
             shrinks = covering[0] < width or covering[1] < height
             # The mean over each output pixel's area: no aliasing, and done once, not per epoch.
             how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-            pixels = cv2.resize(pixels, covering, interpolation=how)
+            pixels = np.asarray(cv2.resize(pixels, covering, interpolation=how), np.uint8)
         left, top = (covering[0] - size[0]) // 2, (covering[1] - size[1]) // 2
         return pixels[top : top + size[1], left : left + size[0]]
 

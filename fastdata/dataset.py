@@ -253,5 +253,3 @@ def _path_table(path: Path) -> PathTable:
         raise DatasetError(
             f"{path} cannot be read ({error.strerror}); restore it, or convert the source again"
         ) from error
-
-

@@ -9,7 +9,7 @@
     └── DataError                          the data is at fault        exit code 1
         ├── SourceError                        a source folder that cannot be converted or loaded
         ├── ImageError                         one image cannot be used; has ``path`` and ``reason``
-        ├── DatasetError                       a converted dataset that is damaged or not what it was
+        ├── DatasetError                       a converted dataset that is damaged or was replaced
         │   └── UnfinishedError                a conversion that has not ended yet
         ├── StorageError                       the disk or file system refused (full, read-only)
         └── WorkerError                        a worker process died

@@ -42,11 +42,8 @@ def hash64(key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int) -> 
     Both arguments broadcast; the result is uint64 of the broadcast shape (at least 1-d arrays are
     expected for one of the two, so that arithmetic wraps instead of warning).
     """
-    key = np.uint64(key) if isinstance(key, int) else key
-    counter = np.asarray(counter, dtype=np.uint64)
-    word = np.atleast_1d(counter + np.uint64(1))
-    word *= np.uint64(_GAMMA)
-    word = word + key
+    steps = np.atleast_1d(np.asarray(counter, dtype=np.uint64) + np.uint64(1))
+    word: NDArray[np.uint64] = steps * np.uint64(_GAMMA) + np.asarray(key, dtype=np.uint64)
     word ^= word >> np.uint64(30)
     word *= np.uint64(_MIX_1)
     word ^= word >> np.uint64(27)
@@ -55,6 +52,8 @@ def hash64(key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int) -> 
     return word
 
 
-def uniform(key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int) -> NDArray[np.float64]:
+def uniform(
+    key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int
+) -> NDArray[np.float64]:
     """Uniform float64 in [0, 1) with 53 random bits, from :func:`hash64`."""
-    return (hash64(key, counter) >> np.uint64(11)) * 2.0**-53
+    return (hash64(key, counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53

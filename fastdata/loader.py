@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset, open_dataset
-from fastdata.engines import Engine, Settings
+from fastdata.engines import Engine, Settings, Skipped
 from fastdata.errors import DatasetError, UsageError
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import Recipe, draw_key
 from fastdata.registry import ENGINES, load
 from fastdata.sampling import BatchSampler
 
-__all__ = ["Loader", "Skipped", "make_loader"]
+__all__ = ["Loader", "make_loader"]
 
 _STATE_VERSION = 1
 _PLANNED_SAMPLES = 4096  # planned at once: numpy's cost for each call is shared by many batches
@@ -30,23 +30,6 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A sample that ``on_error="skip"`` left out.
-
-    Attributes:
-        index: its dataset index.
-        name: where it lies.
-        reason: what is wrong with it.
-        count: how often it was left out so far.
-    """
-
-    index: int
-    name: str
-    reason: str
-    count: int
 
 
 def make_loader(
@@ -193,8 +176,9 @@ class Loader:
             position = self._sampler.next_position(position)
             self._position = position
             for skip in batch.skipped:
-                count = self._skipped[skip.index].count if skip.index in self._skipped else 0
-                self._skipped[skip.index] = Skipped(*skip, count + 1)
+                before = self._skipped.get(skip.index)
+                count = skip.count + (before.count if before else 0)
+                self._skipped[skip.index] = replace(skip, count=count)
             if len(batch.indices):
                 yield tuple(batch)[: 3 if self._with_index else 2]
                 self._check_current(iteration)
@@ -258,8 +242,7 @@ class Loader:
         """
         try:
             version, seed, epoch, position, shuffle, identity = (
-                state[key]
-                for key in ("version", "seed", "epoch", "position", "shuffle", "dataset")
+                state[key] for key in ("version", "seed", "epoch", "position", "shuffle", "dataset")
             )
         except (KeyError, TypeError) as error:
             raise UsageError(f"expected a Loader's state_dict, found one without {error}") from None
@@ -340,7 +323,7 @@ def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype
     if dtype is None:
         return torch.float16 if device.type == "cuda" else torch.float32
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in _DTYPES.values():
+    if found is None or found not in _DTYPES.values():
         raise UsageError(f"expected dtype to be one of {', '.join(_DTYPES)}, got {dtype!r}")
     return found
 

@@ -10,10 +10,7 @@ __all__ = ["available_cpus"]
 
 def available_cpus() -> int:
     """CPUs that this process may keep busy: its affinity, capped by the cgroup's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cpus = len(os.sched_getaffinity(0))
-    else:
-        cpus = os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0))
     quota = _cgroup_quota()
     return max(1, min(cpus, int(quota + 0.5))) if quota is not None else cpus
 

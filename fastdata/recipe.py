@@ -155,6 +155,7 @@ def draw(recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np
     """
     keys = hash64(key, indices.astype(np.uint64))
     width, height = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
+    boxes: NDArray[np.int64] | NDArray[np.float64]
     if recipe.crop == "random_resized":
         boxes = _random_resized(recipe, keys, width, height)
     elif recipe.crop == "random_pad":

@@ -50,11 +50,12 @@ def resample(
             # torchvision crops first, so the filter sees nothing outside of the box.
             _resize_antialias(crop, out)
         else:
+            source: cv2.typing.MatLike = crop
             if reduction > 1:
                 # INTER_AREA at a whole factor is the mean of each block.
                 target = (w // reduction, h // reduction)
-                crop = cv2.resize(crop, target, interpolation=cv2.INTER_AREA)
-            cv2.resize(crop, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
+                source = cv2.resize(crop, target, interpolation=cv2.INTER_AREA)
+            cv2.resize(source, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
     if flip:
         cv2.flip(out, 1, dst=out)
 
@@ -65,4 +66,5 @@ def _resize_antialias(
     corners: tuple[float, float, float, float] | None = None,
 ) -> None:
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    out[:] = image.resize(out.shape[1::-1], Image.Resampling.BILINEAR, box=corners)
+    size = (out.shape[1], out.shape[0])
+    np.copyto(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR, box=corners)))

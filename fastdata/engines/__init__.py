@@ -19,7 +19,7 @@ from fastdata.dataset import Dataset
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 
-__all__ = ["Batch", "Engine", "Settings", "Skip"]
+__all__ = ["Batch", "Engine", "Settings", "Skipped"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,21 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class Skip(NamedTuple):
-    """A sample that was left out of a batch."""
+@dataclass(frozen=True)
+class Skipped:
+    """A sample that ``on_error="skip"`` left out.
+
+    Attributes:
+        index: its dataset index.
+        name: where it lies.
+        reason: what is wrong with it.
+        count: how often it was left out.
+    """
 
     index: int
     name: str
     reason: str
+    count: int = 1
 
 
 class Batch(NamedTuple):
@@ -73,7 +82,7 @@ class Batch(NamedTuple):
     images: Any
     labels: torch.Tensor
     indices: torch.Tensor
-    skipped: list[Skip]
+    skipped: list[Skipped]
 
 
 class Engine(ABC):

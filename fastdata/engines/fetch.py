@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastdata.dataset import Dataset
 from fastdata.decode import Decode, PixelBuffer
 from fastdata.decode.pillow import decode_unusual
-from fastdata.engines import Settings, Skip
+from fastdata.engines import Settings, Skipped
 from fastdata.errors import DataError, ImageError, UsageError
 from fastdata.formats import Reader
 from fastdata.header import read_header
@@ -45,7 +45,7 @@ class HostBatch:
         images: Any,
         labels: NDArray[np.int64],
         indices: NDArray[np.int64],
-        skipped: list[Skip],
+        skipped: list[Skipped],
     ) -> None:
         self.images = images
         self.labels = labels
@@ -54,7 +54,7 @@ class HostBatch:
 
     def pin_memory(self) -> HostBatch:
         """Called by torch's DataLoader where the batch goes on to a CUDA device."""
-        self.images = torch.utils.data._utils.pin_memory.pin_memory(self.images)
+        self.images = torch.utils.data._utils.pin_memory.pin_memory(self.images)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -91,6 +91,7 @@ class Fetcher:
         if self._decode is None:
             self._decode = load(DECODERS, self._decoder, "decoder")
         faults: dict[int, str] = {}
+        samples: _EncodedSamples | _PixelSamples
         if self._dataset.encoded:
             samples = _EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
         else:
@@ -134,7 +135,8 @@ class Fetcher:
         if not self._shared:
             return torch.empty(shape, dtype=torch.uint8)
         # As torch's own collate does in a worker: written where the other process reads it.
-        storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)))
+        size = int(np.prod(shape, dtype=np.int64))
+        storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
         return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
     def _kept(self, plan: BatchPlan, faults: dict[int, str]) -> NDArray[np.int64]:
@@ -163,7 +165,7 @@ class Fetcher:
         skipped = []
         for slot in sorted(faults):
             index = int(plan.indices[slot])
-            skipped.append(Skip(index, self._dataset.name_of(index), faults[slot]))
+            skipped.append(Skipped(index, self._dataset.name_of(index), faults[slot]))
         indices = plan.indices[kept]
         return HostBatch(images, self._dataset.labels[indices], indices, skipped)
 
@@ -231,9 +233,7 @@ class _EncodedSamples:
                 self._unusual.add(slot)
         return sizes
 
-    def draw(
-        self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool
-    ) -> None:
+    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3].
 
         Raises:
@@ -242,9 +242,7 @@ class _EncodedSamples:
         index, box, flip, reduction = self._rows[slot]
         data = self._early.pop(slot) if self._early else self._reader.read(index)
         if slot in self._unusual:
-            resample(
-                decode_unusual(data), box, flip, out, reduction=reduction, antialias=antialias
-            )
+            resample(decode_unusual(data), box, flip, out, reduction=reduction, antialias=antialias)
             return
         width, height = self.sizes[slot]
         if reduction > 1:
@@ -270,9 +268,7 @@ class _PixelSamples:
         self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
         self._rows = _rows(plan)
 
-    def draw(
-        self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool
-    ) -> None:
+    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
         index, box, flip, reduction = self._rows[slot]
         resample(self._pixels[index], box, flip, out, reduction=reduction, antialias=antialias)

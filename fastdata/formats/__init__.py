@@ -24,8 +24,9 @@ class Reader(ABC):
     """Reads the samples of a dataset.
 
     A converted format's reader is made with ``(root: Path, manifest: Manifest)`` and raises
-    DatasetError where a file is missing or has not the size that the manifest names. A reader belongs to the process that opened it; :class:`fastdata.dataset.Dataset` opens a new
-    one after a fork.
+    DatasetError where a file is missing or has not the size that the manifest names. A reader
+    belongs to the process that opened it; :class:`fastdata.dataset.Dataset` opens a new one after
+    a fork.
     """
 
     encoded = True

@@ -65,7 +65,7 @@ def scan_folder(
         SourceError: no such folder, it cannot be listed, or it (or one of its classes) has no
             images; the message says what to do.
     """
-    top = os.fsencode(os.path.abspath(root))
+    top = os.path.abspath(os.fsencode(root))
     if not os.path.isdir(top):
         found = "a file" if os.path.exists(top) else "nothing"
         raise SourceError(
@@ -73,7 +73,9 @@ def scan_folder(
         )
     scan = _Scanner(progress)
     folders, files = scan.list_folder(top)
-    table, labels, classes = bytearray(), [], []
+    table = bytearray()
+    labels: list[NDArray[np.int64]] = []
+    classes: list[str] = []
     if not folders:
         scan.add_images(table, b"", files)
         labels.append(np.zeros((scan.found, 0), np.int64))

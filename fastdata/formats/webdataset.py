@@ -26,7 +26,7 @@ from fastdata.formats import Reader, Sample, ShardRecord, Writer
 from fastdata.manifest import Manifest, Part
 from fastdata.paths import display
 
-__all__ = ["WebDatasetReader", "WebDatasetWriter", "check_tars"]
+__all__ = ["WebDatasetReader", "WebDatasetWriter"]
 
 OFFSETS = "offsets.npy"
 _BLOCK = 512
@@ -197,9 +197,9 @@ class _TarWriter:
 
 
 # Mode 0644, owner 0:0, modification time 0; the checksum counts its own field as blanks.
-_HEAD = b"0000644\0" b"0000000\0" b"0000000\0"
+_HEAD = b"0000644\00000000\00000000\0"
 _TAIL = b"00000000000\0"
-_KIND = b"0" + bytes(100) + b"ustar\0" b"00"
+_KIND = b"0" + bytes(100) + b"ustar\000"
 _SUM = sum(_HEAD) + sum(_TAIL) + sum(_KIND) + 8 * ord(" ")
 
 

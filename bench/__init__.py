@@ -1,0 +1,1 @@
+"""Benchmarks: each claim is a ratio of things measured side by side in one run."""
