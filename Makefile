@@ -1,0 +1,38 @@
+# Needs python3, make and a network to the package index; everything goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help demo test lint type bench-smoke build clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+$(READY): requirements-dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	@touch $@
+
+demo: $(READY) ## draw images, convert, load and train on them; ends with demo/report.html
+	$(BIN)/fastdata demo demo
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(READY) ## check types
+	$(BIN)/mypy
+
+bench-smoke: $(READY) ## run every benchmark briefly; the figures mean nothing
+	$(BIN)/python -m bench.smoke
+
+build: $(READY) ## build the wheel and the source archive into dist/
+	$(BIN)/python -m build
+
+clean: ## remove what make has made
+	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,34 @@
+"""Run every benchmark on a few drawn images: that they run, not what they print.
+
+python -m bench.smoke
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fastdata.demo.images import write_folder
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-smoke-") as scratch:
+        source, result = Path(scratch) / "source", Path(scratch) / "result.jsonl"
+        write_folder(source, 300)
+        for module, *options in (
+            ("bench.loading", "--rounds", "1", "--seconds", "0.2", "--sources", "s256,32x32"),
+            ("bench.conversion", "--rounds", "1", "--gigabytes", "0.01"),
+            ("bench.scanning", "--files", "3000"),
+            ("bench.importing",),
+        ):
+            command = [sys.executable, "-m", module, *options, "--json", str(result)]
+            if module in ("bench.loading", "bench.conversion", "bench.scanning"):
+                command.insert(3, str(source))
+            subprocess.run(command, check=True)
+        assert len(result.read_text().splitlines()) == 4
+
+
+if __name__ == "__main__":
+    main()
