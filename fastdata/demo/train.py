@@ -51,7 +51,7 @@ class Epoch:
 def train(training: Loader, held_out: Loader, classes: int, epochs: int) -> list[Epoch]:
     """Train a SmallCNN by one-cycle AdamW and measure it after every epoch."""
     torch.manual_seed(0)
-    model = SmallCNN(classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = SmallCNN(classes).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_RATE, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=_PEAK_RATE, total_steps=epochs * len(training) + 1
@@ -65,7 +65,7 @@ def train(training: Loader, held_out: Loader, classes: int, epochs: int) -> list
         for images, labels in training:
             loss = functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
