@@ -67,8 +67,9 @@ class WorkersEngine(Engine):
             self.close()  # a pool that has failed is not used again
             if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
                 raise WorkerError(
-                    f"{error}; if the system ran out of memory or /dev/shm is small, try fewer "
-                    "workers or a smaller prefetch_factor"
+                    f"{error}; if memory or /dev/shm ran out, try fewer workers or a smaller "
+                    "prefetch_factor; if a file of the dataset was cut short, fastdata verify "
+                    "names it"
                 ) from error
             raise
 

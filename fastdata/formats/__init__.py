@@ -33,7 +33,7 @@ class Reader(ABC):
     """True: :meth:`read` gives encoded images. False: :attr:`pixels` gives decoded ones."""
 
     def read(self, index: int) -> bytes | memoryview:
-        """The encoded image of sample ``index``; a memoryview is valid until the next call."""
+        """The encoded image of sample ``index``; a memoryview is valid until :meth:`close`."""
         raise NotImplementedError(f"{type(self).__name__} holds pixels, not encoded images")
 
     @property

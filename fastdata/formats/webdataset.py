@@ -11,7 +11,8 @@ import base64
 import bisect
 import hashlib
 import json
-import os
+import mmap
+import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -30,7 +31,7 @@ __all__ = ["WebDatasetReader", "WebDatasetWriter"]
 
 OFFSETS = "offsets.npy"
 _BLOCK = 512
-_OPEN_SHARDS = 64  # open files a process keeps; far below any limit on them
+_LEAST_MAPS = 64  # shards a process keeps mapped, however low its limit on open files is
 
 
 class WebDatasetReader(Reader):
@@ -53,35 +54,29 @@ class WebDatasetReader(Reader):
                 f"{root / OFFSETS}: expected shape {(manifest.samples, 2)}, found "
                 f"{self._spans.shape}; restore it, or convert the source again"
             )
-        self._files: OrderedDict[int, int] = OrderedDict()  # shard -> descriptor, oldest first
+        self._maps: OrderedDict[int, memoryview] = OrderedDict()  # least recently used first
+        self._most = max(_LEAST_MAPS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
-    def read(self, index: int) -> bytes:
-        """The encoded image of sample ``index``.
-
-        Read, not mapped: where a file is cut short or its disk fails, a read gives an error and
-        a map would kill the process; for whole images the two are equally fast.
-        """
+    def read(self, index: int) -> memoryview:
+        """The encoded image of sample ``index``, in the map of its shard: nothing is copied."""
         offset, size = self._spans[index].tolist()
         shard = bisect.bisect_right(self._ends, index)
-        data = os.pread(self._descriptor(shard), size, offset)
-        if len(data) != size:
-            raise OSError(f"{self._paths[shard]} ends inside sample {index}")
-        return data
+        return self._map(shard)[offset : offset + size]
 
-    def _descriptor(self, shard: int) -> int:
-        descriptor = self._files.get(shard)
-        if descriptor is not None:
-            self._files.move_to_end(shard)
-            return descriptor
-        if len(self._files) >= _OPEN_SHARDS:
-            os.close(self._files.popitem(last=False)[1])
-        descriptor = os.open(self._paths[shard], os.O_RDONLY | os.O_CLOEXEC)
-        self._files[shard] = descriptor
-        return descriptor
+    def _map(self, shard: int) -> memoryview:
+        mapped = self._maps.get(shard)
+        if mapped is not None:
+            self._maps.move_to_end(shard)
+            return mapped
+        if len(self._maps) >= self._most:  # each map holds a file descriptor
+            self._maps.popitem(last=False)
+        with self._paths[shard].open("rb") as file:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        self._maps[shard] = mapped
+        return mapped
 
     def close(self) -> None:
-        while self._files:
-            os.close(self._files.popitem()[1])
+        self._maps.clear()  # a map is released with the last view of it
 
 
 class WebDatasetWriter(Writer):
