@@ -159,7 +159,7 @@ def convert(
     if on_error not in ON_ERROR:
         raise UsageError(f"expected --on-error {' or '.join(ON_ERROR)}, got {on_error!r}")
     destination = Destination(Path(os.path.abspath(dst)))
-    destination.check(Path(src))
+    destination.check(Path(src), resume)
     with _closing(progress):
         source = scan_source(src, progress.scanned)
         old = destination.finished()

@@ -38,12 +38,19 @@ class Destination:
         self.root = root
         self.staging = root / STAGING
 
-    def check(self, src: Path) -> None:
+    def check(self, src: Path, resume: bool | None) -> None:
         """Refuse a place that cannot be a destination, before the source is looked at.
+
+        Args:
+            src: the source.
+            resume: True demands an unfinished conversion.
 
         Raises:
             DestinationError: something else lies there, or it lies inside the source.
+            UsageError: there is nothing to resume.
         """
+        if resume and not (self.staging / PLAN).exists():
+            raise UsageError(f"nothing to resume: no unfinished conversion lies in {self.root}")
         source, target = src.resolve(), self.root.resolve()
         if target == source or source in target.parents:
             raise DestinationError(
@@ -125,16 +132,12 @@ class Destination:
         """Whether to go on with the conversion in the staging folder; clears it if not.
 
         Args:
-            resume: None: where there is one; True: demand one; False: start from the beginning.
+            resume: False: start from the beginning.
 
         Raises:
             DestinationError: there is one, of another plan.
-            UsageError: there is none, and one is demanded.
         """
-        present = (self.staging / PLAN).exists()
-        if resume and not present:
-            raise UsageError(f"nothing to resume: no unfinished conversion lies in {self.root}")
-        if present and resume is not False:
+        if (self.staging / PLAN).exists() and resume is not False:
             plan.check_resumable(self.staging)
             return True
         for path in self.staging.iterdir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -25,8 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: the data is at fault; 2: the call is at fault; 130: interrupted.
     """
-    parser = _parser()
-    parsed = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
+    parsed = _parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
         return code

@@ -98,7 +98,7 @@ class Fetcher:
             samples = _PixelSamples(self._dataset, plan)
         if self._transform is not None:
             return self._transformed(samples, faults)
-        shape = self._shape(samples)
+        shape = self._shape(samples, faults)
         images = self._allocate((len(plan), *shape, 3))
         array = images.numpy()
         antialias = self._recipe.antialias
@@ -115,21 +115,24 @@ class Fetcher:
             images = images[torch.from_numpy(kept)]
         return self._finish(images, samples.plan, kept, faults)
 
-    def _shape(self, samples: _EncodedSamples | _PixelSamples) -> tuple[int, int]:
+    def _shape(
+        self, samples: _EncodedSamples | _PixelSamples, faults: dict[int, str]
+    ) -> tuple[int, int]:
         """Height and width of the output."""
         if self._recipe.size is not None:
             return self._recipe.size, self._recipe.size
-        sizes = np.array(samples.sizes)
-        other = np.flatnonzero((sizes != sizes[0]).any(axis=1))
-        if other.size:
-            index = int(samples.plan.indices[other[0]])
-            raise UsageError(
-                f"the recipe keeps each image's own size, and the images of a batch differ: "
-                f"expected {sizes[0][0]}x{sizes[0][1]} pixels, found "
-                f"{sizes[other[0]][0]}x{sizes[other[0]][1]} in {self._dataset.name_of(index)}; "
-                "use a recipe with a size, or convert with --size"
-            )
-        return samples.sizes[0][1], samples.sizes[0][0]
+        good = [slot for slot in range(len(samples.plan)) if slot not in faults]
+        width, height = samples.sizes[good[0]] if good else _NO_SIZE
+        for slot in good:
+            if tuple(samples.sizes[slot]) != (width, height):
+                other_width, other_height = samples.sizes[slot]
+                name = self._dataset.name_of(int(samples.plan.indices[slot]))
+                raise UsageError(
+                    f"the recipe keeps each image's own size, and the images of a batch differ: "
+                    f"expected {width}x{height} pixels, found {other_width}x{other_height} in "
+                    f"{name}; use a recipe with a size, or convert with --size"
+                )
+        return height, width
 
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         if not self._shared:
