@@ -98,7 +98,7 @@ def _jpeg(data: bytes, to_end: bool) -> Header:
             break
     if frame is None:
         raise ValueError("damaged JPEG: a scan without a frame header")
-    if to_end and data.find(b"\xff\xd9", position) < 0:
+    if to_end and data.rfind(b"\xff\xd9", position) < 0:
         raise ValueError("truncated JPEG: the end marker is missing")
     kind, precision, width, height, components = frame
     if not width or not height:

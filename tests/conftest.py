@@ -42,10 +42,11 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
         name: str = "source",
     ) -> Path:
         root, number = tmp_path / name, 0
+        shapes = sizes or [(80, 60), (60, 80), (97, 61)]
         for label, count in (classes or {"ant": 7, "bee": 6, "cat": 9}).items():
             (root / label).mkdir(parents=True)
             for i in range(count):
-                width, height = (sizes or [(80, 60), (60, 80), (97, 61)])[number % len(sizes or "123")]
+                width, height = shapes[number % len(shapes)]
                 data = jpeg(picture(width, height, seed=number))
                 (root / label / f"{label}_{i:03d}.jpg").write_bytes(data)
                 number += 1
