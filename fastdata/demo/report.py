@@ -119,7 +119,7 @@ def _curves(history: Sequence[Epoch]) -> str:
     right.spines["top"].set_visible(False)
     right.plot(epochs, [100 * epoch.accuracy for epoch in history], color=_BLUE, marker="o")
     right.set_ylabel("held-out images right, %", color=_BLUE)
-    right.set_ylim(0, 100)
+    right.set_ylim(0, 103)
     return _svg(figure)
 
 
