@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
 
-__all__ = ["Header", "read_header"]
+__all__ = ["FORMATS", "Header", "read_header"]
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What counts as an image, by Pillow's names; its many other plugins are left out."""
 
 _EXIF_ORIENTATION = 0x0112
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC share the range
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
+_LUMA_SAMPLINGS = frozenset({0x11, 0x21, 0x22, 0x12, 0x41})  # 4:4:4 4:2:2 4:2:0 4:4:0 4:1:1
 _SOF_NAMES = {
     0xC1: "extended sequential",
     0xC2: "progressive",
@@ -66,7 +71,7 @@ def read_header(data: bytes | memoryview, *, to_end: bool = False) -> Header:
 def _jpeg(data: bytes, to_end: bool) -> Header:
     """Walk the marker segments up to the first scan (ITU-T T.81, annex B)."""
     position, end = 2, len(data)
-    orientation, adobe_transform, frame = 1, None, None
+    orientation, jfif, adobe_transform, frame = 1, False, None, None
     while True:
         if position + 4 > end:
             raise ValueError("truncated JPEG: the file ends inside its header")
@@ -89,7 +94,12 @@ def _jpeg(data: bytes, to_end: bool) -> Header:
             if length < 8:
                 raise ValueError("damaged JPEG: its frame header is too short")
             precision, height, width, components = struct.unpack_from(">BHHB", data, body)
-            frame = (marker, precision, width, height, components)
+            if length < 8 + 3 * components:
+                raise ValueError("damaged JPEG: its frame header is too short")
+            table = data[body + 6 : body + 6 + 3 * components]
+            frame = (marker, precision, width, height, table)
+        elif marker == 0xE0 and data[body : body + 5] == b"JFIF\0":
+            jfif = True
         elif marker == 0xE1 and data[body : body + 6] == b"Exif\0\0":
             orientation = _exif_orientation(data[body + 6 : position])
         elif marker == 0xEE and data[body : body + 5] == b"Adobe" and length >= 14:
@@ -100,16 +110,31 @@ def _jpeg(data: bytes, to_end: bool) -> Header:
         raise ValueError("damaged JPEG: a scan without a frame header")
     if to_end and data.rfind(b"\xff\xd9", position) < 0:
         raise ValueError("truncated JPEG: the end marker is missing")
-    kind, precision, width, height, components = frame
+    kind, precision, width, height, table = frame
     if not width or not height:
         raise ValueError(f"damaged JPEG: its header says {width}x{height} pixels")
-    # Three components are RGB, not YCbCr, where an Adobe marker says transform 0.
-    colours = components == 1 or (components == 3 and adobe_transform != 0)
-    plain = kind == 0xC0 and precision == 8 and colours and orientation == 1
+    plain = (
+        kind == 0xC0
+        and precision == 8
+        and orientation == 1
+        and _grey_or_ycbcr(table, jfif, adobe_transform)
+    )
     if orientation >= 5:
         width, height = height, width
     process = "baseline" if kind == 0xC0 else _SOF_NAMES.get(kind, "hierarchical")
     return Header("JPEG", width, height, orientation, plain, process)
+
+
+def _grey_or_ycbcr(table: bytes, jfif: bool, adobe_transform: int | None) -> bool:
+    """Whether the components (identifier, sampling, quantisation table each) are what every
+    decoder handles: grey, or YCbCr in a common sampling."""
+    if len(table) == 3:
+        return True
+    if len(table) != 9 or adobe_transform == 0:
+        return False
+    if table[0::3] == b"RGB" and not jfif and adobe_transform is None:
+        return False  # libjpeg's convention for RGB without a marker that says so
+    return table[1] in _LUMA_SAMPLINGS and table[4] == table[7] == 0x11
 
 
 def _exif_orientation(tiff: bytes) -> int:
@@ -123,24 +148,37 @@ def _exif_orientation(tiff: bytes) -> int:
     (count,) = struct.unpack_from(order + "H", tiff, offset)
     for entry in range(offset + 2, min(offset + 2 + 12 * count, len(tiff) - 11), 12):
         tag, kind = struct.unpack_from(order + "HH", tiff, entry)
-        if tag == _EXIF_ORIENTATION and kind == 3:
-            (value,) = struct.unpack_from(order + "H", tiff, entry + 8)
+        if tag == _EXIF_ORIENTATION and kind in (3, 4):  # SHORT, and LONG as some programs have it
+            (value,) = struct.unpack_from(order + " HI"[kind - 2], tiff, entry + 8)
             return value if 1 <= value <= 8 else 1
     return 1
 
 
 def _other(data: bytes) -> Header:
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
-            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
-            name = image.format or "unknown"
+        with warnings.catch_warnings():  # of damage that Pillow can work around
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                name = image.format or "unknown"
+                width, height = image.size
+                orientation = _pillow_orientation(image)
     except UnidentifiedImageError:
         raise ValueError(f"not an image: it begins with {data[:12]!r}") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow raises whatever its parsing trips over
         raise ValueError(f"damaged image: {error}") from error
-    if orientation not in range(1, 9):
-        orientation = 1
     if orientation >= 5:
         width, height = height, width
     return Header(name, width, height, orientation, plain=False)
+
+
+def _pillow_orientation(image: Image.Image) -> int:
+    """EXIF orientation; 1 where it is absent or damaged, and for TIFF: Pillow turns that itself."""
+    if image.format == "TIFF":
+        return 1
+    try:
+        orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+    except Exception:  # a damaged EXIF block does not stand in the way of good pixels
+        return 1
+    return orientation if orientation in range(1, 9) else 1

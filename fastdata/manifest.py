@@ -70,6 +70,8 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """The file's exact bytes: the same for equal manifests."""
         document = {"fastdata": _LAYOUT, **asdict(self)}
+        for name in ("conversion", "source"):  # equal dicts may differ in their order
+            document[name] = dict(sorted(document[name].items()))
         return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
     @property
@@ -106,7 +108,9 @@ class Manifest:
                 "make one with: fastdata convert SRC DST --to FORMAT"
             ) from None
         except OSError as error:
-            raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+            raise DatasetError(
+                f"cannot read {path}: {error.strerror}; check its permissions and the disk"
+            ) from error
         try:
             document = json.loads(text)
             layout = document.pop("fastdata")

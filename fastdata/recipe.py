@@ -85,6 +85,8 @@ class Recipe:
         require(0 < self.ratio[0] <= self.ratio[1] < math.inf, "0 < low <= high", "ratio")
         require(0 <= self.hflip <= 1, "a probability in [0, 1]", "hflip")
         require((self.mean is None) == (self.std is None), "mean and std together", "std")
+        require(self.mean is None or len(self.mean) == 3, "a mean for each of 3 channels", "mean")
+        require(self.std is None or len(self.std) == 3, "a std for each of 3 channels", "std")
         require(self.std is None or min(self.std) > 0, "positive standard deviations", "std")
         require(self.pad >= 0, "pad of at least 0 pixels", "pad")
         require(0 < self.crop_fraction <= 1, "a share in (0, 1]", "crop_fraction")
@@ -122,9 +124,10 @@ class Draws(NamedTuple):
     """What :func:`draw` decides for N samples.
 
     Attributes:
-        boxes: float32 [N, 4]: left, top, width, height in pixels of the image. Whole numbers,
-            except for ``center`` with antialias; multiples of the reduction factor. Outside the
-            image only for ``random_pad``: there the pixels are zero.
+        boxes: float32 [N, 4]: left, top, width, height in pixels of the image. Whole numbers
+            and multiples of the reduction factor, except for ``center`` with antialias, where
+            they are what the crop of the scaled image covers. Outside the image only for
+            ``random_pad``: there the pixels are zero.
         flips: bool [N]: mirror left and right after the crop.
         reductions: uint8 [N]: 1, 2, 4 or 8; the image is first shrunk by it.
     """
@@ -202,6 +205,8 @@ def _random_resized(
     narrow, wide = shape < recipe.ratio[0], shape > recipe.ratio[1]
     h[narrow] = np.rint(w_max[narrow] / recipe.ratio[0]).astype(np.int64)
     w[wide] = np.rint(h_max[wide] * recipe.ratio[1]).astype(np.int64)
+    # torchvision would round the side of an image one or two pixels wide to nothing.
+    w, h = np.maximum(w, 1), np.maximum(h, 1)
     boxes[left] = np.stack([(w_max - w) // 2, (h_max - h) // 2, w, h], axis=1)
     return boxes
 

@@ -18,6 +18,7 @@ def resample(
     *,
     reduction: int = 1,
     antialias: bool = False,
+    scale_first: bool = False,
 ) -> None:
     """Cut ``box`` out of an image and scale it to the size of ``out``.
 
@@ -30,37 +31,39 @@ def resample(
         reduction: first average blocks of reduction x reduction pixels; the box is a multiple.
         antialias: False: bilinear with half-pixel centres; True: Pillow's bilinear, whose
             triangle filter widens with the scale, as torchvision's does.
+        scale_first: with ``antialias``: the result of scaling the whole image and cropping after,
+            where the filter sees pixels beyond the box; the box may have fractions then.
     """
-    left, top, width, height = box
-    if left != int(left) or top != int(top) or width != int(width) or height != int(height):
-        # Only a centre crop with antialias has such a box. Like resizing the whole image and
-        # cropping after, the filter may see pixels beyond the box's edge.
-        corners = (left, top, left + width, top + height)
-        _resize_antialias(pixels, out, corners)
+    if antialias and scale_first:
+        left, top, width, height = box
+        _scale_antialias(pixels, out, (left, top, left + width, top + height))
     else:
-        x, y, w, h = int(left), int(top), int(width), int(height)
-        crop = pixels[max(y, 0) : y + h, max(x, 0) : x + w]
-        if crop.shape[:2] == out.shape[:2]:
-            np.copyto(out, crop)
-        elif crop.shape[0] < h or crop.shape[1] < w:  # only unscaled boxes reach outside
+        x, y, w, h = (int(edge) for edge in box)
+        crop = pixels[max(y, 0) : max(y + h, 0), max(x, 0) : max(x + w, 0)]
+        if crop.shape[0] < h or crop.shape[1] < w:  # only unscaled boxes reach outside
             out[:] = 0
             y, x = max(-y, 0), max(-x, 0)
             out[y : y + crop.shape[0], x : x + crop.shape[1]] = crop
+        elif crop.shape[:2] == out.shape[:2]:
+            np.copyto(out, crop)
         elif antialias:
-            # torchvision crops first, so the filter sees nothing outside of the box.
-            _resize_antialias(crop, out)
+            _scale_antialias(crop, out)
         else:
-            source: cv2.typing.MatLike = crop
-            if reduction > 1:
-                # INTER_AREA at a whole factor is the mean of each block.
-                target = (w // reduction, h // reduction)
-                source = cv2.resize(crop, target, interpolation=cv2.INTER_AREA)
-            cv2.resize(source, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
+            _scale(crop, out, reduction)
     if flip:
         cv2.flip(out, 1, dst=out)
 
 
-def _resize_antialias(
+def _scale(crop: NDArray[np.uint8], out: NDArray[np.uint8], reduction: int) -> None:
+    source: cv2.typing.MatLike = crop
+    if reduction > 1:
+        # INTER_AREA at a whole factor is the mean of each block.
+        target = (crop.shape[1] // reduction, crop.shape[0] // reduction)
+        source = cv2.resize(crop, target, interpolation=cv2.INTER_AREA)
+    cv2.resize(source, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+def _scale_antialias(
     pixels: NDArray[np.uint8],
     out: NDArray[np.uint8],
     corners: tuple[float, float, float, float] | None = None,

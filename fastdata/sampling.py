@@ -34,7 +34,7 @@ def shuffled(n: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64
     Args:
         n: number of samples, at least 1 and below 2**62.
         key: 64-bit key, see :func:`fastdata.hashing.derive_key`.
-        positions: int64 array of any length, each in [0, n).
+        positions: int64 array of any shape, each in [0, n).
 
     Returns:
         int64 array of the shape of ``positions``, each in [0, n).
@@ -72,8 +72,8 @@ def _feistel(n: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64
     b = -(-n // a)
     result = _feistel_once(a, b, key, positions.astype(np.uint64))
     while True:
-        outside = np.flatnonzero(result >= np.uint64(n))
-        if not outside.size:
+        outside = result >= np.uint64(n)
+        if not outside.any():
             return result.astype(np.int64)
         result[outside] = _feistel_once(a, b, key, result[outside])
 

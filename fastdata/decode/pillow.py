@@ -7,13 +7,23 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
-from fastdata.decode import check_size, reduced
+from fastdata.decode import check_size
+from fastdata.header import FORMATS, read_header
 
 __all__ = ["decode", "decode_unusual"]
 
 _BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+_TURNS = {  # EXIF orientation -> how to turn the pixels upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def decode(
@@ -23,14 +33,16 @@ def decode(
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """See :class:`fastdata.decode.Decode`; ``out`` is filled by a copy."""
-    target = reduced(size, reduction)
     try:
         with Image.open(io.BytesIO(data)) as image:
             if reduction > 1:
-                image.draft("RGB", target)  # libjpeg's own scaling; rounds up as we do
+                # libjpeg's own scaling: the largest factor that leaves this size, rounded up.
+                image.draft("RGB", (max(1, size[0] // reduction), max(1, size[1] // reduction)))
             pixels = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise ValueError(str(error)) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow raises whatever its parsing trips over
+        raise ValueError(f"damaged image: {error}") from error
     check_size(pixels, size, reduction)
     if out is None:
         return pixels
@@ -50,16 +62,18 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
     Raises:
         ValueError: no image, a damaged one, or pixels with no defined range (floats).
     """
+    turn = _TURNS.get(read_header(data).orientation)
     try:
         # Pillow warns of damage that it can work around (EXIF, sizes); the pixels decide here.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 image.load()
-                return np.ascontiguousarray(_to_rgb(ImageOps.exif_transpose(image)))
-    except UnidentifiedImageError:
-        raise ValueError(f"not an image: it begins with {bytes(data[:12])!r}") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+                pixels = _to_rgb(image if turn is None else image.transpose(turn))
+                return np.ascontiguousarray(pixels)
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow raises whatever its parsing trips over
         raise ValueError(f"damaged image: {error}") from error
 
 

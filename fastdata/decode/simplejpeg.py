@@ -25,4 +25,4 @@ def decode(
         width, height = reduced(size, reduction)
         pixels = simplejpeg.decode_jpeg(data, min_width=width, min_height=height, buffer=out)
     check_size(pixels, size, reduction)
-    return pixels
+    return pixels if out is None else out  # the library returns a view of out

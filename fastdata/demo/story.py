@@ -70,9 +70,9 @@ def tell(root: Path, *, images: int = 3000, epochs: int = 8) -> None:
         history = train(training, held_out, len(training.dataset.classes), epochs)
     facts = (
         f"{images} images, random crops scaled to {_SIZE}x{_SIZE} and flipped, batches of "
-        f"{_BATCH}, {available_cpus()} worker processes, warm page cache, {_ROUNDS} rounds in turn. "
-        f"The datasets were converted to a short side of {_SHORT_SIDE} pixels, which leaves less to "
-        "decode; the folder holds the images as they were drawn."
+        f"{_BATCH}, {available_cpus()} worker processes, warm page cache, {_ROUNDS} rounds in "
+        f"turn. The datasets were converted to a short side of {_SHORT_SIDE} pixels, which leaves "
+        "less to decode; the folder holds the images as they were drawn."
     )
     with open_dataset(root / "webdataset") as dataset:
         write_report(root / "report.html", dataset, rows, history, facts)

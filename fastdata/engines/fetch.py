@@ -95,17 +95,16 @@ class Fetcher:
         if self._dataset.encoded:
             samples = _EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
         else:
-            samples = _PixelSamples(self._dataset, plan)
+            samples = _PixelSamples(self._dataset, self._recipe, plan)
         if self._transform is not None:
             return self._transformed(samples, faults)
         shape = self._shape(samples, faults)
         images = self._allocate((len(plan), *shape, 3))
         array = images.numpy()
-        antialias = self._recipe.antialias
         for slot in range(len(plan)):
             if slot not in faults:
                 try:
-                    samples.draw(slot, array[slot], self._buffer, antialias)
+                    samples.draw(slot, array[slot], self._buffer)
                 except (OSError, ValueError) as error:
                     faults[slot] = _reason(error)
         kept = self._kept(samples.plan, faults)
@@ -185,7 +184,7 @@ class Fetcher:
             width, height = (size, size) if size is not None else samples.sizes[slot]
             image = np.empty((height, width, 3), np.uint8)
             try:
-                samples.draw(slot, image, self._buffer, self._recipe.antialias)
+                samples.draw(slot, image, self._buffer)
             except (OSError, ValueError) as error:
                 faults[slot] = _reason(error)
                 continue
@@ -209,6 +208,7 @@ class _EncodedSamples:
         faults: dict[int, str],
     ) -> None:
         self._decode = decode
+        self._how = _how(recipe)
         self._reader: Reader = dataset.reader
         self._early: dict[int, bytes] = {}  # slot -> data that was read for its header
         self._unusual: set[int] = set()
@@ -236,7 +236,7 @@ class _EncodedSamples:
                 self._unusual.add(slot)
         return sizes
 
-    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool) -> None:
+    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3].
 
         Raises:
@@ -245,7 +245,7 @@ class _EncodedSamples:
         index, box, flip, reduction = self._rows[slot]
         data = self._early.pop(slot) if self._early else self._reader.read(index)
         if slot in self._unusual:
-            resample(decode_unusual(data), box, flip, out, reduction=reduction, antialias=antialias)
+            resample(decode_unusual(data), box, flip, out, reduction=reduction, **self._how)
             return
         width, height = self.sizes[slot]
         if reduction > 1:
@@ -259,22 +259,23 @@ class _EncodedSamples:
                 return
         else:
             pixels = self._decode(data, (width, height), out=buffer.shaped(width, height))
-        resample(pixels, box, flip, out, antialias=antialias)
+        resample(pixels, box, flip, out, **self._how)
 
 
 class _PixelSamples:
     """The samples of a plan in a format of pixels."""
 
-    def __init__(self, dataset: Dataset, plan: BatchPlan) -> None:
+    def __init__(self, dataset: Dataset, recipe: Recipe, plan: BatchPlan) -> None:
         self._pixels = dataset.pixels
+        self._how = _how(recipe)
         self.plan = plan
         self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
         self._rows = _rows(plan)
 
-    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer, antialias: bool) -> None:
+    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
         index, box, flip, reduction = self._rows[slot]
-        resample(self._pixels[index], box, flip, out, reduction=reduction, antialias=antialias)
+        resample(self._pixels[index], box, flip, out, reduction=reduction, **self._how)
 
 
 def _rows(plan: BatchPlan) -> list[tuple[int, Any, bool, int]]:
@@ -286,6 +287,11 @@ def _rows(plan: BatchPlan) -> list[tuple[int, Any, bool, int]]:
     boxes = map(tuple, plan.boxes.tolist())
     columns = plan.indices.tolist(), boxes, plan.flips.tolist(), plan.reductions.tolist()
     return list(zip(*columns, strict=True))
+
+
+def _how(recipe: Recipe) -> dict[str, bool]:
+    """The arguments of resample that a recipe fixes for all samples."""
+    return {"antialias": recipe.antialias, "scale_first": recipe.crop == "center"}
 
 
 def _reason(error: OSError | ValueError) -> str:
