@@ -48,24 +48,26 @@ class Destination:
         Raises:
             DestinationError: something else lies there, or it lies inside the source.
             UsageError: there is nothing to resume.
+            StorageError: the place cannot be looked into.
         """
-        if resume and not (self.staging / PLAN).exists():
-            raise UsageError(f"nothing to resume: no unfinished conversion lies in {self.root}")
-        source, target = src.resolve(), self.root.resolve()
-        if target == source or source in target.parents:
-            raise DestinationError(
-                f"{self.root} lies inside the source {src}: it would become a part of the "
-                "source; choose another destination"
-            )
-        if self.root.exists() and not self.root.is_dir():
-            raise DestinationError(
-                f"{self.root} exists and is no folder; choose another destination"
-            )
-        if self.root.is_dir() and not self._ours() and any(self.root.iterdir()):
-            raise DestinationError(
-                f"{self.root} exists and is no dataset of fastdata's; nothing in it is touched; "
-                "choose another destination, or an empty folder"
-            )
+        with storage_errors(self.root, "look into"):
+            if resume and not (self.staging / PLAN).exists():
+                raise UsageError(f"nothing to resume: no unfinished conversion lies in {self.root}")
+            source, target = src.resolve(), self.root.resolve()
+            if target == source or source in target.parents:
+                raise DestinationError(
+                    f"{self.root} lies inside the source {src}: it would become a part of the "
+                    "source; choose another destination"
+                )
+            if self.root.exists() and not self.root.is_dir():
+                raise DestinationError(
+                    f"{self.root} exists and is no folder; choose another destination"
+                )
+            if self.root.is_dir() and not self._ours() and any(self.root.iterdir()):
+                raise DestinationError(
+                    f"{self.root} exists and is no dataset of fastdata's; nothing in it is "
+                    "touched; choose another destination, or an empty folder"
+                )
 
     def _ours(self) -> bool:
         return (self.root / MANIFEST).exists() or self.staging.is_dir()

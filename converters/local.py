@@ -71,13 +71,16 @@ class _Worker:
     def __init__(self, staging: Path, on_error: str) -> None:
         self.shard = -1
         command = [sys.executable, "-m", "converters.worker", os.fspath(staging), on_error]
-        # The child imports what this process imports, wherever it was started.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
+        # The child imports what this process imports. Python puts the working directory first,
+        # so that is one without modules.
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            cwd=staging,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which ends its workers
         )
         assert self._process.stdout is not None

@@ -120,12 +120,15 @@ class _Scanner:
                 for entry in entries:
                     if entry.name.startswith(b"."):
                         self.ignore("hidden")
-                    elif not entry.is_dir():
+                    elif entry.is_dir():
+                        if entry.name in _SYSTEM:
+                            self.ignore("left behind by a system")
+                        else:
+                            folders.append(entry.name)
+                    elif entry.is_file() or _is_dangling(entry):
                         files.append(entry.name)
-                    elif entry.name in _SYSTEM:
-                        self.ignore("left behind by a system")
                     else:
-                        folders.append(entry.name)
+                        self.ignore("a pipe, socket or device")
         except OSError as error:
             raise SourceError(
                 f"{display(path)}: cannot list the folder: {error.strerror}; "
@@ -158,6 +161,15 @@ class _Scanner:
             pending += [(os.path.join(relative, sub), above | {this}) for sub in folders]
         for relative in sorted(listed, key=os.fsdecode):
             self.add_images(table, relative + b"/", listed[relative])
+
+
+def _is_dangling(entry: os.DirEntry[bytes]) -> bool:
+    """Whether an entry is a link to nothing; it is kept, so that reading it reports it."""
+    try:
+        entry.stat()
+    except OSError:
+        return True
+    return False
 
 
 class FolderReader(Reader):

@@ -7,7 +7,9 @@ staged by workers and one process writes the database from zero, in key order.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,7 @@ from fastdata.manifest import Manifest, Part
 __all__ = ["LmdbReader", "LmdbWriter"]
 
 DATABASE = "data.mdb"
+_NEARLY_FULL = 1 << 20
 _COMMIT_BYTES = 256 << 20  # a transaction's dirty pages stay in memory until it is committed
 _PART_BYTES = 256 << 20  # the file is checksummed in ranges of this size, several at a time
 
@@ -191,10 +194,11 @@ def _write_database(path: Path, entries: Iterable[tuple[bytes, bytes]], map_size
                     transaction.commit()
                     transaction, pending = environment.begin(write=True), 0
             transaction.commit()
-    except lmdb.DiskError as error:
-        raise OSError(28, str(error)) from error
     except lmdb.Error as error:
-        raise OSError(5, str(error)) from error
+        # LMDB reports a write that a full disk cut short as an input/output error.
+        if shutil.disk_usage(path.parent).free < _NEARLY_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise OSError(errno.EIO, str(error)) from error
 
 
 def _parts(path: Path, samples: int) -> list[Part]:
