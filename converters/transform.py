@@ -15,7 +15,7 @@ from fastdata.errors import ImageError
 from fastdata.formats import Sample
 from fastdata.header import Header, read_header
 from fastdata.paths import display
-from fastdata.registry import DECODERS, WRITERS, load
+from fastdata.registry import DECODERS, DEFAULT_DECODER, WRITERS, load
 
 __all__ = ["Transform", "scaled_size"]
 
@@ -28,7 +28,7 @@ class Transform:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._encoded: bool = load(WRITERS, options.to, "format").encoded
-        self._decode: Decode = load(DECODERS, "simplejpeg", "decoder")
+        self._decode: Decode = load(DECODERS, DEFAULT_DECODER, "decoder")
         self._buffer = PixelBuffer()
 
     def __call__(self, root: bytes, path: bytes, position: int, label: int | None) -> Sample:

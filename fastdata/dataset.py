@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from fastdata.decode import Decode, decode_any
 from fastdata.errors import DatasetError, ImageError, UsageError
+from fastdata.files import open_array
 from fastdata.formats import Reader
 from fastdata.formats.folder import FolderReader, FolderScan, scan_folder
 from fastdata.header import read_header
 from fastdata.manifest import MANIFEST, STAGING, Manifest
 from fastdata.paths import PathTable, display
-from fastdata.registry import DECODERS, READERS, load
+from fastdata.registry import DECODERS, DEFAULT_DECODER, READERS, load
 
 __all__ = ["LABELS", "PATHS", "SIZES", "SKIPPED", "Dataset", "open_dataset"]
 
 LABELS, SIZES, PATHS, SKIPPED = "labels.npy", "sizes.npy", "paths.bin", "skipped.jsonl"
 _HEADER_THREADS = 8
-_NPY_HEADER = 128
 
 
 def open_dataset(path: str | os.PathLike[str]) -> Dataset:
@@ -69,14 +69,18 @@ class Dataset:
         self._sizes: NDArray[np.int32] | None = None
         if (self.path / MANIFEST).exists() or (self.path / STAGING).exists():
             self.manifest = Manifest.read(self.path)
+            problems = self.manifest.missing_or_resized(self.path)
+            if problems:
+                raise DatasetError(f"{problems[0]}; restore it, or convert the source again")
             self.format = self.manifest.format
             self.classes = list(self.manifest.classes)
             self.identity = self.manifest.identity
             samples = self.manifest.samples
-            self.labels: NDArray[np.int64] = _array(self.path / LABELS, samples, np.int64)
-            self._sizes = _array(self.path / SIZES, samples, np.int32)
-            if self._sizes.shape != (samples, 2):
-                raise DatasetError(f"{self.path / SIZES}: expected shape {(samples, 2)}")
+            columns = () if self.classes else (0,)
+            self.labels: NDArray[np.int64] = open_array(
+                self.path / LABELS, np.int64, samples, *columns
+            )
+            self._sizes = open_array(self.path / SIZES, np.int32, samples, 2)
             self._paths = _path_table(self.path / PATHS)
         else:
             self._scan = scan_folder(self.path) if scan is None else scan
@@ -94,13 +98,18 @@ class Dataset:
         """The format's reader of this process."""
         if self._reader is None or self._pid != os.getpid():
             # A fork shares files and maps with its parent, so it opens its own and leaves those.
-            if self.manifest is None:
-                self._reader = FolderReader(self.path, self._paths)
-            else:
-                self._reader = load(READERS, self.format, "format")(self.path, self.manifest)
+            self._reader = self._open_reader()
             self._pid = os.getpid()
-        assert self._reader is not None
         return self._reader
+
+    def _open_reader(self) -> Reader:
+        if self.manifest is None:
+            return FolderReader(self.path, self._paths)
+        reader: Reader = load(READERS, self.format, "format")(self.path, self.manifest)
+        if Manifest.read(self.path).identity != self.identity:  # after a fork, or a close
+            reader.close()
+            raise DatasetError(f"{self.path} was replaced meanwhile; open it again")
+        return reader
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -112,6 +121,12 @@ class Dataset:
     def class_to_idx(self) -> dict[str, int]:
         """Class name -> label, as torchvision's datasets have it."""
         return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def plain(self) -> bool:
+        """Whether every encoded image is a plain JPEG (see :class:`fastdata.header.Header`): the
+        converter sees to that; a plain folder may hold anything."""
+        return self.manifest is not None
 
     @property
     def sizes_known(self) -> bool:
@@ -178,7 +193,7 @@ class Dataset:
             self._check(index)
             return np.array(self.pixels[index])
         data = self.read(index)
-        decode: Decode = load(DECODERS, "simplejpeg", "decoder")
+        decode: Decode = load(DECODERS, DEFAULT_DECODER, "decoder")
         try:
             return decode_any(data, decode)
         except ValueError as error:
@@ -224,26 +239,7 @@ class Dataset:
         self.path = state["path"]
         self._open(state["scan"])
         if self.identity != state["identity"]:
-            raise DatasetError(
-                f"{self.path} is another dataset than the one that was pickled; "
-                "it was replaced meanwhile, so open it again"
-            )
-
-
-def _array(path: Path, samples: int, dtype: type[np.generic]) -> NDArray[Any]:
-    advice = "restore it, or convert the source again"
-    try:
-        # An array without elements, such as the labels of samples that have none, has no map.
-        mapped = path.stat().st_size > _NPY_HEADER
-        array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r" if mapped else None))
-    except (OSError, ValueError, EOFError) as error:
-        raise DatasetError(f"{path} cannot be read ({error}); {advice}") from error
-    if len(array) != samples or array.dtype != dtype:
-        raise DatasetError(
-            f"{path}: expected {samples} rows of {np.dtype(dtype)}, "
-            f"found {len(array)} of {array.dtype}; {advice}"
-        )
-    return array
+            raise DatasetError(f"{self.path} was replaced since it was pickled; open it again")
 
 
 def _path_table(path: Path) -> PathTable:

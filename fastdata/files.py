@@ -14,11 +14,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import StorageError
+from fastdata.errors import DatasetError, StorageError
 
 __all__ = [
     "TEMPORARY",
     "npy_bytes",
+    "open_array",
     "sha256_range",
     "storage_errors",
     "sync_directory",
@@ -28,6 +29,7 @@ __all__ = [
 TEMPORARY = ".tmp"
 """Suffix of a file that is being written."""
 _BLOCK = 1 << 20
+_NPY_HEADER = 128
 
 
 @contextmanager
@@ -108,3 +110,30 @@ def npy_bytes(array: NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
+
+
+def open_array(path: Path, dtype: type[np.generic], *shape: int | None) -> NDArray[Any]:
+    """Map a .npy file of a dataset, read-only, as a plain array.
+
+    Args:
+        dtype, shape: what it must be; None is any length.
+
+    Raises:
+        DatasetError: it cannot be read, or is of another kind.
+    """
+    advice = "restore it, or convert the source again"
+    try:
+        # An array without elements, such as the labels of samples that have none, has no map.
+        mapped = path.stat().st_size > _NPY_HEADER
+        array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r" if mapped else None))
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise DatasetError(f"{path} cannot be read ({error}); {advice}") from error
+    fits = len(array.shape) == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, array.shape, strict=True)
+    )
+    if not fits or array.dtype != dtype:
+        raise DatasetError(
+            f"{path}: expected {np.dtype(dtype)} of shape {shape}, found {array.dtype} of shape "
+            f"{array.shape}; {advice}"
+        )
+    return array

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fastdata.dataset import Dataset, open_dataset
 from fastdata.engines import Engine, Settings, Skipped
 from fastdata.errors import DatasetError, UsageError
+from fastdata.machine import environment_count
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import Recipe, draw_key
 from fastdata.registry import ENGINES, load
@@ -98,7 +99,11 @@ def make_loader(
     _expect("copies", copies, ("all",))
     _expect("on_error", on_error, ("raise", "skip"))
     _expect("profile", profile, ("auto", None))
-    where = torch.device("cpu" if device is None else device)
+    _expect_type("batch_size", batch_size, int)
+    _expect_type("seed", seed, int)
+    if transform is not None and not callable(transform):
+        raise UsageError(f"expected transform to be callable, got {transform!r}")
+    where = _device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device={str(where)!r}: torch finds no CUDA device here; use the CPU")
     if transform is not None and dtype is not None:
@@ -170,8 +175,11 @@ class Loader:
 
     def _iterate(self, iteration: int, epoch: int, position: int) -> Iterator[Any]:
         self._check_current(iteration)
-        batches = self._engine.batches(self._plans(epoch, position))
-        for batch in batches:
+        settings = self._engine.settings
+        plans = _plans(
+            self._sampler, settings.dataset, settings.recipe, self._seed, epoch, position
+        )
+        for batch in self._engine.batches(plans):
             self._check_current(iteration)
             position = self._sampler.next_position(position)
             self._position = position
@@ -190,18 +198,6 @@ class Loader:
                 "this iterator ended when the loader was iterated again, or given another state; "
                 "use one iterator of a loader at a time"
             )
-
-    def _plans(self, epoch: int, position: int) -> Iterator[BatchPlan]:
-        sampler, dataset = self._sampler, self.dataset
-        key = draw_key(self._seed, epoch)
-        sizes = dataset.sizes if dataset.sizes_known else None
-        recipe = self._engine.settings.recipe
-        count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
-        for first in range(0, sampler.steps(position), count):
-            positions = sampler.positions(position, first, count)
-            indices = sampler.indices(self._seed, epoch, np.concatenate(positions))
-            ends = np.cumsum([len(batch) for batch in positions])
-            yield from plan_batches(recipe, key, np.split(indices, ends[:-1]), sizes)
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next iteration goes through, from its beginning.
@@ -305,10 +301,36 @@ class Loader:
         self.close()
 
 
+def _plans(
+    sampler: BatchSampler, dataset: Dataset, recipe: Recipe, seed: int, epoch: int, position: int
+) -> Iterator[BatchPlan]:
+    """The plans of an epoch from ``position`` on. No method: an engine that holds on to them must
+    not keep its loader alive, whose end is what ends the engine's processes."""
+    sizes = dataset.sizes if dataset.sizes_known else None
+    count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
+    for first in range(0, sampler.steps(position), count):
+        positions = sampler.positions(position, first, count)
+        indices = sampler.indices(seed, epoch, np.concatenate(positions))
+        ends = np.cumsum([len(batch) for batch in positions])
+        yield from plan_batches(recipe, draw_key(seed, epoch), np.split(indices, ends[:-1]), sizes)
+
+
 def _expect(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value not in allowed:
         expected = " or ".join(repr(each) for each in allowed)
         raise UsageError(f"expected {name} to be {expected}, got {value!r}")
+
+
+def _expect_type(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"expected {name} to be of type {kind.__name__}, got {value!r}")
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"expected device to be a torch device, got {device!r}: {error}") from None
 
 
 def _count(name: str, value: int | str, least: int) -> int | None:
@@ -335,4 +357,4 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return rank, world_size
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return environment_count("RANK", 0), environment_count("WORLD_SIZE", 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["available_cpus"]
+from fastdata.errors import UsageError
+
+__all__ = ["available_cpus", "environment_count"]
 
 
 def available_cpus() -> int:
@@ -13,6 +15,18 @@ def available_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
     quota = _cgroup_quota()
     return max(1, min(cpus, int(quota + 0.5))) if quota is not None else cpus
+
+
+def environment_count(name: str, default: int) -> int:
+    """A number that a launcher such as torchrun puts into the environment.
+
+    Raises:
+        UsageError: the variable is set to something else.
+    """
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"expected the environment variable {name} to be a number, got {text!r}")
+    return int(text)
 
 
 def _cgroup_quota() -> float | None:

@@ -84,6 +84,22 @@ class Manifest:
         """Names of the dataset's files, without the manifest, sorted."""
         return sorted({part.file for part in self.parts})
 
+    def missing_or_resized(self, root: Path) -> list[str]:
+        """A line for each of the dataset's files that is not there, or not of its size."""
+        sizes: dict[str, int] = {}
+        for part in self.parts:
+            sizes[part.file] = max(sizes.get(part.file, 0), part.offset + part.bytes)
+        problems = []
+        for name, expected in sorted(sizes.items()):
+            try:
+                found = (root / name).stat().st_size
+            except OSError as error:
+                problems.append(f"{root / name}: {error.strerror}")
+                continue
+            if found != expected:
+                problems.append(f"{root / name}: expected {expected} bytes, found {found}")
+        return problems
+
     def write(self, root: Path) -> None:
         """Write it into ``root``, whole or not at all."""
         with write_whole(root / MANIFEST) as file:

@@ -12,7 +12,17 @@ from typing import Any
 
 from fastdata.errors import MissingExtraError, UsageError
 
-__all__ = ["DECODERS", "DISTRIBUTION", "ENGINES", "READERS", "WRITERS", "Entry", "load", "require"]
+__all__ = [
+    "DECODERS",
+    "DEFAULT_DECODER",
+    "DISTRIBUTION",
+    "ENGINES",
+    "READERS",
+    "WRITERS",
+    "Entry",
+    "load",
+    "require",
+]
 
 DISTRIBUTION = "fastdata-vision"
 
@@ -47,6 +57,7 @@ DECODERS = {
     "turbojpeg": Entry("fastdata.decode.turbojpeg:decode", "turbojpeg", "turbojpeg"),
     "pillow": Entry("fastdata.decode.pillow:decode"),
 }
+DEFAULT_DECODER = "simplejpeg"
 ENGINES = {
     "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
 }

@@ -63,7 +63,7 @@ def verify(
     manifest = Manifest.read(root)
     with ThreadPoolExecutor(available_cpus()) as pool:  # hashing and decoding release the GIL
         found = pool.map(lambda part: _check_part(root, part, progress), manifest.parts)
-        problems = _check_sizes(root, manifest) + [line for line in found if line]
+        problems = manifest.missing_or_resized(root) + [line for line in found if line]
         problems += _strangers(root, manifest)
         decoded = 0
         if not problems:
@@ -90,26 +90,12 @@ def verify(
     )
 
 
-def _check_sizes(root: Path, manifest: Manifest) -> list[str]:
-    problems = []
-    for name in manifest.files:
-        expected = max(part.offset + part.bytes for part in manifest.parts if part.file == name)
-        try:
-            found = (root / name).stat().st_size
-        except OSError as error:
-            problems.append(f"{root / name}: {error.strerror}")
-            continue
-        if found != expected:
-            problems.append(f"{root / name}: expected {expected} bytes, found {found}")
-    return problems
-
-
 def _check_part(root: Path, part: Part, progress: Callable[[int], None] | None) -> str | None:
     path = root / part.file
     try:
         digest = sha256_range(path, part.offset, part.bytes, progress)
     except OSError:
-        return None  # missing or short: _check_sizes has said so
+        return None  # missing or short: that was said already
     if digest == part.sha256:
         return None
     where = f"bytes {part.offset} to {part.offset + part.bytes}"

@@ -23,7 +23,7 @@ from fastdata.formats import Reader
 from fastdata.header import read_header
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe, sample_seeds
-from fastdata.registry import DECODERS, load
+from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 from fastdata.resample import resample
 
 __all__ = ["Fetcher", "HostBatch"]
@@ -72,7 +72,7 @@ class Fetcher:
         self._transform: Callable[[NDArray[np.uint8]], Any] | None = settings.transform
         self._training = settings.training
         self._skip_errors = settings.skip_errors
-        self._decoder: str = settings.options.get("decoder", "simplejpeg")
+        self._decoder: str = settings.options.get("decoder", DEFAULT_DECODER)
         self._decode: Decode | None = None
         self._buffer = PixelBuffer()
         self._shared = shared
@@ -178,6 +178,7 @@ class Fetcher:
         assert self._transform is not None
         size, results = self._recipe.size, {}
         seeds = sample_seeds(samples.plan.key, samples.plan.indices).tolist()
+        before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
         for slot in range(len(samples.plan)):
             if slot in faults:
                 continue
@@ -190,6 +191,9 @@ class Fetcher:
                 continue
             _seed_generators(seeds[slot])
             results[slot] = self._transform(image)
+        random.setstate(before[0])  # where this is the training process, they are the user's
+        np.random.set_state(before[1])
+        torch.default_generator.set_state(before[2])
         kept = self._kept(samples.plan, faults)
         rows = [results[slot] for slot in kept.tolist()]
         images = torch.utils.data.default_collate(rows) if rows else None
@@ -212,11 +216,11 @@ class _EncodedSamples:
         self._reader: Reader = dataset.reader
         self._early: dict[int, bytes] = {}  # slot -> data that was read for its header
         self._unusual: set[int] = set()
-        if plan.boxes is None:
+        if dataset.plain:
+            self.sizes = dataset.sizes[plan.indices].tolist()
+        else:
             self.sizes = self._read_headers(plan, faults)
             plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
-        else:
-            self.sizes = dataset.sizes[plan.indices].tolist()
         self.plan = plan
         self._rows = _rows(plan)
 

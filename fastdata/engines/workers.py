@@ -6,20 +6,21 @@ collate, and one object to pass on for each batch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import cv2
 import torch
+from torch.multiprocessing import get_all_start_methods
 from torch.utils.data import DataLoader
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, UsageError, WorkerError
-from fastdata.machine import available_cpus
+from fastdata.machine import available_cpus, environment_count
 from fastdata.plan import BatchPlan
+from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 
 __all__ = ["WorkersEngine"]
 
@@ -43,7 +44,14 @@ class WorkersEngine(Engine):
                 f"the workers engine has no option {sorted(unknown)[0]!r}; "
                 f"it has {', '.join(_OPTIONS)}"
             )
-        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        load(DECODERS, settings.options.get("decoder", DEFAULT_DECODER), "decoder")
+        method = settings.options.get("start_method")
+        if method is not None and method not in get_all_start_methods():
+            raise UsageError(
+                f"expected start_method to be one of {', '.join(get_all_start_methods())}, got "
+                f"{method!r}"
+            )
+        local_ranks = max(1, environment_count("LOCAL_WORLD_SIZE", 1))
         self._cpus = available_cpus()
         automatic = max(1, self._cpus // local_ranks)
         self.num_workers = automatic if settings.num_workers is None else settings.num_workers
@@ -86,6 +94,7 @@ class WorkersEngine(Engine):
             persistent_workers=workers > 0,
             multiprocessing_context=settings.options.get("start_method") if workers else None,
             worker_init_fn=_init_worker,
+            generator=torch.Generator(),  # else it draws from the user's
         )
 
     def _finish(self, fetched: HostBatch) -> Batch:
@@ -110,7 +119,7 @@ class WorkersEngine(Engine):
                 how += ", divided by the ranks on this host"
         else:
             how = f"decodes in {workers} worker processes, as asked"
-        decoder = self.settings.options.get("decoder", "simplejpeg")
+        decoder = self.settings.options.get("decoder", DEFAULT_DECODER)
         lines = [f"engine workers: {how}; decoder {decoder}."]
         if workers:
             lines.append(f"Each worker prepares up to {self.prefetch_factor} batches ahead.")
@@ -119,7 +128,10 @@ class WorkersEngine(Engine):
         return lines
 
     def close(self) -> None:
-        self._loader = None  # the pool's own finaliser ends the processes
+        loader, self._loader = self._loader, None
+        pool = getattr(loader, "_iterator", None)
+        if pool is not None and self.num_workers:
+            pool._shutdown_workers()  # now, and not when the last reference to it has gone
 
 
 class _Feed:

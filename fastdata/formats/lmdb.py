@@ -34,6 +34,9 @@ _COMMIT_BYTES = 256 << 20  # a transaction's dirty pages stay in memory until it
 _PART_BYTES = 256 << 20  # the file is checksummed in ranges of this size, several at a time
 
 
+_Key = tuple[int, int, int]
+
+
 def _image_key(index: int) -> bytes:
     return b"image-%09d" % (index + 1)
 
@@ -47,17 +50,9 @@ class LmdbReader(Reader):
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._path = root / DATABASE
-        expected = sum(part.bytes for part in manifest.parts if part.file == DATABASE)
-        found = self._path.stat().st_size if self._path.exists() else -1
-        if found != expected:
-            # Also checked because reading a mapped page behind the end of a file is fatal.
-            raise DatasetError(
-                f"{self._path}: expected {expected} bytes, found "
-                f"{'no file' if found < 0 else found}; restore it, or convert the source again"
-            )
         try:
-            self._environment = _Environments.open(self._path)
-            self._transaction = self._environment.begin(buffers=True)
+            self._key, environment = _Environments.open(self._path)
+            self._transaction = environment.begin(buffers=True)
         except lmdb.Error as error:
             raise DatasetError(
                 f"{self._path} is damaged ({error}); restore it, or convert the source again"
@@ -65,7 +60,10 @@ class LmdbReader(Reader):
         self._closed = False
 
     def read(self, index: int) -> memoryview:
-        data: memoryview | None = self._transaction.get(_image_key(index))
+        try:
+            data: memoryview | None = self._transaction.get(_image_key(index))
+        except lmdb.Error as error:
+            raise OSError(f"{self._path} is damaged ({error})") from error
         if data is None:
             raise OSError(f"{self._path} has no key {_image_key(index).decode()}")
         return data
@@ -73,7 +71,7 @@ class LmdbReader(Reader):
     def close(self) -> None:
         if not self._closed:
             self._transaction.abort()
-            _Environments.close(self._path)
+            _Environments.close(self._key)
         self._closed = True
 
 
@@ -81,12 +79,14 @@ class _Environments:
     """The databases that this process has open: LMDB opens each only once in a process, and a
     training and an evaluation loader may well read the same one."""
 
-    _open: ClassVar[dict[tuple[int, Path], tuple[Any, int]]] = {}
+    # (process, device, inode of the file) -> environment, number of users
+    _open: ClassVar[dict[_Key, tuple[Any, int]]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path) -> Any:
-        key = (os.getpid(), path)
+    def open(cls, path: Path) -> tuple[_Key, Any]:
+        status = path.stat()
+        key = (os.getpid(), status.st_dev, status.st_ino)
         with cls._lock:
             # After a fork the parent's are here too. They must not be used; without a lock file
             # closing them concerns this process alone, and the library demands it.
@@ -103,7 +103,7 @@ class _Environments:
                     create=False,
                 )
             cls._open[key] = (environment, users + 1)
-            return environment
+            return key, environment
 
     @classmethod
     def after_fork(cls) -> None:
@@ -111,8 +111,7 @@ class _Environments:
         cls._lock = threading.Lock()
 
     @classmethod
-    def close(cls, path: Path) -> None:
-        key = (os.getpid(), path)
+    def close(cls, key: _Key) -> None:
         with cls._lock:
             environment, users = cls._open[key]
             if users > 1:

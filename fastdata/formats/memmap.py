@@ -31,13 +31,6 @@ class MemmapReader(Reader):
         if manifest.image_size is None:
             raise DatasetError(f"{root}: the manifest of a memmap dataset names no image_size")
         shape = (manifest.samples, *manifest.image_size, 3)
-        expected = _HEADER + int(np.prod(shape, dtype=np.int64))
-        found = path.stat().st_size if path.exists() else -1
-        if found != expected:
-            raise DatasetError(
-                f"{path}: expected {expected} bytes, found "
-                f"{'no file' if found < 0 else found}; restore it, or convert the source again"
-            )
         with path.open("rb") as file:
             header = file.read(_HEADER)
         if header != _npy_header(shape):

@@ -12,6 +12,7 @@ import bisect
 import hashlib
 import json
 import mmap
+import os
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -22,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import DatasetError
-from fastdata.files import npy_bytes, write_whole
+from fastdata.files import npy_bytes, open_array, write_whole
 from fastdata.formats import Reader, Sample, ShardRecord, Writer
-from fastdata.manifest import Manifest, Part
+from fastdata.manifest import MANIFEST, Manifest, Part
 from fastdata.paths import display
 
 __all__ = ["WebDatasetReader", "WebDatasetWriter"]
@@ -40,20 +41,10 @@ class WebDatasetReader(Reader):
     def __init__(self, root: Path, manifest: Manifest) -> None:
         shards = [part for part in manifest.parts if part.samples is not None]
         self._paths = [root / part.file for part in shards]
-        for path, part in zip(self._paths, shards, strict=True):
-            found = path.stat().st_size if path.exists() else -1
-            if found != part.bytes:
-                raise DatasetError(
-                    f"{path}: expected a shard of {part.bytes} bytes, found "
-                    f"{'none' if found < 0 else found}; restore it, or convert the source again"
-                )
         self._ends = np.cumsum([part.samples for part in shards]).tolist()
-        self._spans: NDArray[np.int64] = np.asarray(np.load(root / OFFSETS, mmap_mode="r"))
-        if self._spans.shape != (manifest.samples, 2):
-            raise DatasetError(
-                f"{root / OFFSETS}: expected shape {(manifest.samples, 2)}, found "
-                f"{self._spans.shape}; restore it, or convert the source again"
-            )
+        self._spans: NDArray[np.int64] = open_array(root / OFFSETS, np.int64, manifest.samples, 2)
+        self._manifest = root / MANIFEST
+        self._opened = self._manifest.stat()
         self._maps: OrderedDict[int, memoryview] = OrderedDict()  # least recently used first
         self._most = max(_LEAST_MAPS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
@@ -72,6 +63,10 @@ class WebDatasetReader(Reader):
             self._maps.popitem(last=False)
         with self._paths[shard].open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        if not os.path.samestat(self._opened, self._manifest.stat()):
+            raise DatasetError(
+                f"{self._manifest.parent} was replaced while it was read; open it again"
+            )
         self._maps[shard] = mapped
         return mapped
 
