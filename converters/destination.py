@@ -18,12 +18,13 @@ from converters.options import Options
 from converters.plan import PLAN, Plan
 from converters.scan import Source
 from fastdata.errors import DatasetError, DestinationError, StorageError, UsageError
-from fastdata.files import storage_errors, sync_directory
+from fastdata.files import storage_errors, sync_directory, write_whole
 from fastdata.manifest import MANIFEST, STAGING, Manifest
 
 __all__ = ["Destination"]
 
 _LOCK = "lock"
+_REPLACED = "replaced.txt"  # names of the files of a dataset that is being replaced
 
 
 class Destination:
@@ -90,13 +91,7 @@ class Destination:
         Raises:
             DestinationError: the dataset here was not made by this conversion.
         """
-        difference = options.difference(manifest.conversion)
-        if difference is None and source.summary() != manifest.source:
-            difference = (
-                f"its source had {manifest.source['files']} images of "
-                f"{manifest.source['bytes']} bytes, this one has "
-                f"{source.summary()['files']} of {source.summary()['bytes']}, or other names"
-            )
+        difference = _difference(manifest, options, source)
         if difference is not None:
             raise DestinationError(
                 f"{self.root} holds another conversion's dataset: {difference}; choose another "
@@ -126,9 +121,30 @@ class Destination:
         finally:
             os.close(descriptor)
 
+    def clean(self) -> None:
+        """Remove what is left in the staging folder of a run that was killed after its last step,
+        or before its first."""
+        if self.staging.is_dir() and not self.ready_to_publish():
+            with self.lock(), storage_errors(self.staging, "remove"):
+                if not (self.staging / PLAN).exists():
+                    shutil.rmtree(self.staging)
+
     def ready_to_publish(self) -> bool:
         """Whether an earlier run got as far as the manifest."""
         return (self.staging / MANIFEST).exists()
+
+    def check_publishable(self, options: Options, source: Source) -> None:
+        """Refuse to publish what another conversion has made.
+
+        Raises:
+            DestinationError: the finished files in the staging folder are not this conversion's.
+        """
+        difference = _difference(Manifest.read(self.staging), options, source)
+        if difference is not None:
+            raise DestinationError(
+                f"{self.root} holds another conversion, interrupted at its last step: "
+                f"{difference}; undo that, or start from the beginning with --no-resume"
+            )
 
     def resumable(self, plan: Plan, resume: bool | None) -> bool:
         """Whether to go on with the conversion in the staging folder; clears it if not.
@@ -142,10 +158,21 @@ class Destination:
         if (self.staging / PLAN).exists() and resume is not False:
             plan.check_resumable(self.staging)
             return True
-        for path in self.staging.iterdir():
-            if path.name != _LOCK:
-                path.unlink()
+        self._clear()
         return False
+
+    def _clear(self) -> None:
+        """Empty the staging folder; what was already moved out of it goes too."""
+        with storage_errors(self.staging, "clear"):
+            if self.ready_to_publish() and not (self.root / MANIFEST).exists():
+                new = set(Manifest.read(self.staging).files)
+                moved = {name for name in new if not (self.staging / name).exists()}
+                for name in moved | set(self._old_files()):
+                    (self.root / name).unlink(missing_ok=True)
+            last = {MANIFEST: 1, _REPLACED: 2}  # they say what else is to go
+            for path in sorted(self.staging.iterdir(), key=lambda path: last.get(path.name, 0)):
+                if path.name != _LOCK:
+                    path.unlink()
 
     def check_names(self, manifest: Manifest) -> None:
         """Refuse to publish over files that no manifest of ours names.
@@ -164,8 +191,12 @@ class Destination:
                 )
 
     def _old_files(self) -> list[str]:
+        """The files of the dataset that is being replaced, also when its manifest has gone."""
         old = self.finished()
-        return [] if old is None else old.files
+        if old is not None:
+            return old.files
+        replaced = self.staging / _REPLACED
+        return replaced.read_text().split("\n") if replaced.exists() else []
 
     def publish(self) -> Manifest:
         """Move the finished files to their place, the manifest last.
@@ -176,15 +207,14 @@ class Destination:
         new = Manifest.read(self.staging)
         self.check_names(new)
         with storage_errors(self.root):
-            replaced = self._old_files()
-            # From here on the old dataset is none any more; what of it is in the way, or no part
-            # of the new one, goes. A repeated run no longer knows the old names: they are kept.
-            doomed = self.staging / "replaced.txt"
-            if replaced:
-                doomed.write_text("\n".join(replaced))
+            old = self._old_files()
+            if (self.root / MANIFEST).exists():
+                # From here on the old dataset is none any more, and a repeated run must still
+                # know its files: those in the way, or no part of the new one, go.
+                with write_whole(self.staging / _REPLACED) as file:
+                    file.write("\n".join(old).encode())
                 (self.root / MANIFEST).unlink()
-            names = doomed.read_text().split("\n") if doomed.exists() else []
-            for name in names:
+            for name in old:
                 if name not in new.files or (self.staging / name).exists():
                     (self.root / name).unlink(missing_ok=True)
             for name in new.files:
@@ -196,7 +226,20 @@ class Destination:
                         "the same command with --no-resume"
                     )
             sync_directory(self.root)
+            (self.staging / PLAN).unlink(missing_ok=True)  # without it the rest is litter
             (self.staging / MANIFEST).replace(self.root / MANIFEST)
             sync_directory(self.root)
             shutil.rmtree(self.staging)
         return new
+
+
+def _difference(manifest: Manifest, options: Options, source: Source) -> str | None:
+    """What distinguishes the conversion that made a dataset from this one, in words."""
+    difference = options.difference(manifest.conversion)
+    now, before = source.summary(), manifest.source
+    if difference is None and now != before:
+        difference = (
+            f"its source had {before['files']} images of {before['bytes']} bytes, this one has "
+            f"{now['files']} of {now['bytes']}, or other names"
+        )
+    return difference

@@ -50,6 +50,9 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, BrokenPipeError):
         return 130
+    except ImportError as error:
+        _answer(answers, error="WorkerError", args=[f"a worker process cannot start: {error}"])
+        return 1
     except Exception:
         _answer(answers, error="WorkerError", args=[traceback.format_exc()])
         return 1

@@ -14,8 +14,10 @@ __all__ = ["FORMATS", "Header", "read_header"]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What counts as an image, by Pillow's names; its many other plugins are left out."""
 
+_MAX_PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb
 _EXIF_ORIENTATION = 0x0112
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC share the range
+_HUFFMAN_SOF = frozenset({0xC0, 0xC1, 0xC2})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
 _LUMA_SAMPLINGS = frozenset({0x11, 0x21, 0x22, 0x12, 0x41})  # 4:4:4 4:2:2 4:2:0 4:4:0 4:1:1
 _SOF_NAMES = {
@@ -39,6 +41,8 @@ class Header:
         plain: a baseline JPEG of 8 bits, grey or YCbCr, upright: what every JPEG decoder, the
             GPU's included, decodes to the same pixels.
         process: for a JPEG, its coding process in words (``"baseline"``, ``"progressive"``, ...).
+        jpeg: what a JPEG decoder of the registry can decode: plain, or plain but for being
+            progressive or not upright.
     """
 
     format: str
@@ -47,6 +51,13 @@ class Header:
     orientation: int
     plain: bool
     process: str = ""
+    jpeg: bool = False
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Width and height as they are stored, before the orientation is applied."""
+        turned = self.orientation >= 5
+        return (self.height, self.width) if turned else (self.width, self.height)
 
 
 def read_header(data: bytes | memoryview, *, to_end: bool = False) -> Header:
@@ -113,16 +124,17 @@ def _jpeg(data: bytes, to_end: bool) -> Header:
     kind, precision, width, height, table = frame
     if not width or not height:
         raise ValueError(f"damaged JPEG: its header says {width}x{height} pixels")
-    plain = (
-        kind == 0xC0
-        and precision == 8
-        and orientation == 1
-        and _grey_or_ycbcr(table, jfif, adobe_transform)
-    )
+    if width * height > _MAX_PIXELS:
+        raise ValueError(
+            f"its header claims {width}x{height} pixels, more than the {_MAX_PIXELS:,} that are "
+            "taken for a picture"
+        )
+    jpeg = kind in _HUFFMAN_SOF and precision == 8 and _grey_or_ycbcr(table, jfif, adobe_transform)
+    plain = jpeg and kind == 0xC0 and orientation == 1
     if orientation >= 5:
         width, height = height, width
     process = "baseline" if kind == 0xC0 else _SOF_NAMES.get(kind, "hierarchical")
-    return Header("JPEG", width, height, orientation, plain, process)
+    return Header("JPEG", width, height, orientation, plain, process, jpeg)
 
 
 def _grey_or_ycbcr(table: bytes, jfif: bool, adobe_transform: int | None) -> bool:

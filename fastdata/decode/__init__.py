@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.header import Header, read_header
+from fastdata.header import read_header
 
-__all__ = ["Decode", "PixelBuffer", "check_size", "decode_any", "reduced"]
+__all__ = ["Decode", "PixelBuffer", "check_size", "decode_any", "reduced", "upright"]
 
 
 class Decode(Protocol):
@@ -44,7 +44,7 @@ class Decode(Protocol):
 
 
 def decode_any(data: bytes | memoryview, decode: Decode) -> NDArray[np.uint8]:
-    """Decode any image to upright RGB at full size: plain JPEGs by ``decode``, others by Pillow.
+    """Decode any image to upright RGB at full size: JPEGs by ``decode``, others by Pillow.
 
     Returns:
         uint8 [height, width, 3].
@@ -52,12 +52,25 @@ def decode_any(data: bytes | memoryview, decode: Decode) -> NDArray[np.uint8]:
     Raises:
         ValueError: no image, or a damaged one.
     """
-    header: Header = read_header(data)
-    if header.plain:
-        return decode(data, (header.width, header.height))
-    from fastdata.decode.pillow import decode_unusual
+    header = read_header(data)
+    if header.jpeg:  # also because the decoders refuse damage that Pillow is silent about
+        pixels = decode(data, header.stored_size)
+    else:
+        from fastdata.decode.pillow import decode_unusual
 
-    return decode_unusual(data)
+        pixels = decode_unusual(data)
+    return upright(pixels, header.orientation)
+
+
+def upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn pixels [H, W, 3] that were stored with an EXIF orientation (1 to 8) upright."""
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def reduced(size: tuple[int, int], reduction: int) -> tuple[int, int]:

@@ -7,23 +7,14 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fastdata.decode import check_size
-from fastdata.header import FORMATS, read_header
+from fastdata.header import FORMATS
 
 __all__ = ["decode", "decode_unusual"]
 
 _BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
-_TURNS = {  # EXIF orientation -> how to turn the pixels upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def decode(
@@ -51,10 +42,10 @@ def decode(
 
 
 def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
-    """Decode anything that Pillow reads to upright 8-bit RGB.
+    """Decode anything that Pillow reads to 8-bit RGB, as it is stored.
 
-    The EXIF orientation is applied, transparency is composited on white, 16 bits are scaled to 8,
-    and of several pictures in one file the first is taken.
+    Transparency is composited on white, 16 bits are scaled to 8, and of several pictures in one
+    file the first is taken.
 
     Returns:
         uint8 [height, width, 3].
@@ -62,15 +53,15 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
     Raises:
         ValueError: no image, a damaged one, or pixels with no defined range (floats).
     """
-    turn = _TURNS.get(read_header(data).orientation)
     try:
         # Pillow warns of damage that it can work around (EXIF, sizes); the pixels decide here.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 image.load()
-                pixels = _to_rgb(image if turn is None else image.transpose(turn))
-                return np.ascontiguousarray(pixels)
+                return np.ascontiguousarray(_to_rgb(image))
+    except UnidentifiedImageError:
+        raise ValueError(f"not an image: it begins with {bytes(data[:12])!r}") from None
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises whatever its parsing trips over

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
-from fastdata.decode import Decode, PixelBuffer
-from fastdata.decode.pillow import decode_unusual
+from fastdata.decode import Decode, PixelBuffer, decode_any
 from fastdata.engines import Settings, Skipped
 from fastdata.errors import DataError, ImageError, UsageError
 from fastdata.formats import Reader
@@ -249,7 +248,8 @@ class _EncodedSamples:
         index, box, flip, reduction = self._rows[slot]
         data = self._early.pop(slot) if self._early else self._reader.read(index)
         if slot in self._unusual:
-            resample(decode_unusual(data), box, flip, out, reduction=reduction, **self._how)
+            pixels = decode_any(data, self._decode)
+            resample(pixels, box, flip, out, reduction=reduction, **self._how)
             return
         width, height = self.sizes[slot]
         if reduction > 1:

@@ -120,12 +120,13 @@ class _Scanner:
                 for entry in entries:
                     if entry.name.startswith(b"."):
                         self.ignore("hidden")
-                    elif entry.is_dir():
-                        if entry.name in _SYSTEM:
-                            self.ignore("left behind by a system")
-                        else:
-                            folders.append(entry.name)
-                    elif entry.is_file() or _is_dangling(entry):
+                        continue
+                    kind = _kind(entry)
+                    if kind == "folder" and entry.name in _SYSTEM:
+                        self.ignore("left behind by a system")
+                    elif kind == "folder":
+                        folders.append(entry.name)
+                    elif kind == "file":
                         files.append(entry.name)
                     else:
                         self.ignore("a pipe, socket or device")
@@ -148,7 +149,8 @@ class _Scanner:
     def add_tree(self, table: bytearray, top: bytes, name: bytes) -> None:
         """Add a class folder and the folders below it, ordered as sorted(os.walk(...)) is."""
         listed: dict[bytes, list[bytes]] = {}
-        pending = [(name, frozenset[tuple[int, int]]())]
+        status = os.stat(top)
+        pending = [(name, frozenset({(status.st_dev, status.st_ino)}))]
         while pending:
             relative, above = pending.pop()
             path = os.path.join(top, relative)
@@ -163,13 +165,17 @@ class _Scanner:
             self.add_images(table, relative + b"/", listed[relative])
 
 
-def _is_dangling(entry: os.DirEntry[bytes]) -> bool:
-    """Whether an entry is a link to nothing; it is kept, so that reading it reports it."""
+def _kind(entry: os.DirEntry[bytes]) -> str:
+    """What an entry is, or what its link leads to: a folder, a file or something else."""
     try:
+        if entry.is_dir():
+            return "folder"
+        if entry.is_file():
+            return "file"
         entry.stat()
     except OSError:
-        return True
-    return False
+        return "file"  # a link to nothing is kept, so that reading it reports it
+    return "other"
 
 
 class FolderReader(Reader):

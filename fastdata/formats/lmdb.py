@@ -95,7 +95,7 @@ class _Environments:
             environment, users = cls._open.get(key, (None, 0))
             if environment is None:
                 environment = lmdb.open(
-                    os.fspath(path),
+                    os.fsencode(path),
                     subdir=False,
                     readonly=True,
                     lock=False,
@@ -182,7 +182,7 @@ class LmdbWriter(Writer):
 def _write_database(path: Path, entries: Iterable[tuple[bytes, bytes]], map_size: int) -> None:
     try:
         with lmdb.open(
-            os.fspath(path), subdir=False, map_size=map_size, lock=False, sync=False, metasync=False
+            os.fsencode(path), subdir=False, map_size=map_size, lock=False, sync=False, metasync=False
         ) as environment:
             transaction: Any = environment.begin(write=True)
             pending = 0

@@ -163,6 +163,8 @@ def convert(
     with _closing(progress):
         source = scan_source(src, progress.scanned)
         old = destination.finished()
+        if old is not None:
+            destination.clean()
         if old is not None and not overwrite:
             destination.check_replaceable(old, options, source)
             if old.skipped and on_error == "raise":
@@ -170,8 +172,8 @@ def convert(
             return _report(old, destination, source, started, already_done=True)
         with destination.lock():
             if destination.ready_to_publish() and resume is not False:
-                Plan.make(options, source).check_resumable(destination.staging)
-                resumed = Plan.load(destination.staging).shards
+                destination.check_publishable(options, source)
+                resumed = sum(1 for _ in destination.staging.glob("shard-*.npz"))
             else:
                 plan = Plan.make(options, source)
                 resumed = _carry_out(plan, destination, workers, on_error, resume, progress)
