@@ -1,0 +1,64 @@
+"""CPUs: affinity and container quotas, with the files of both cgroup versions played by a dict."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fastdata.machine import available_cpus
+
+V2 = "/sys/fs/cgroup/cpu.max"
+QUOTA, PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
+
+CASES: dict[str, tuple[int, dict[str, str], int]] = {
+    # name: CPUs of the affinity, files, expected
+    "no cgroup files": (8, {}, 8),
+    "v2 without a limit": (8, {V2: "max 100000\n"}, 8),
+    "v2 below the affinity": (8, {V2: "300000 100000\n"}, 3),
+    "v2 above the affinity": (2, {V2: "800000 100000\n"}, 2),
+    "v2 with another period": (8, {V2: "100000 50000\n"}, 2),
+    "v2 of 1.5 CPUs, rounded up": (8, {V2: "150000 100000\n"}, 2),
+    "v2 of 2.4 CPUs, rounded down": (8, {V2: "240000 100000\n"}, 2),
+    "v2 of a tenth of a CPU": (8, {V2: "10000 100000\n"}, 1),
+    "v2 without a limit hides v1": (8, {V2: "max 100000\n", QUOTA: "100000", PERIOD: "100000"}, 8),
+    "v2 damaged": (8, {V2: "\n"}, 8),
+    "v2 damaged, v1 whole": (8, {V2: "odd text\n", QUOTA: "400000\n", PERIOD: "100000\n"}, 4),
+    "v1 without a limit": (8, {QUOTA: "-1\n", PERIOD: "100000\n"}, 8),
+    "v1 below the affinity": (8, {QUOTA: "200000\n", PERIOD: "100000\n"}, 2),
+    "v1 above the affinity": (3, {QUOTA: "900000\n", PERIOD: "100000\n"}, 3),
+    "v1 without its period": (8, {QUOTA: "200000\n"}, 8),
+    "v1 with a period of zero": (8, {QUOTA: "200000\n", PERIOD: "0\n"}, 8),
+    "v2 with a period of zero": (8, {V2: "200000 0\n"}, 8),
+    "v1 damaged": (8, {QUOTA: "\n", PERIOD: "\n"}, 8),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cpus_are_the_affinity_capped_by_the_quota(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpus, files, expected = CASES[name]
+
+    def read_text(self: Path, *args: object, **options: object) -> str:
+        if str(self) not in files:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return files[str(self)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cpus)))
+    assert available_cpus() == expected
+
+
+def test_a_cgroup_that_may_not_be_read_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *args: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9})
+    assert available_cpus() == 3
+
+
+def test_this_machine_gives_at_least_one_and_no_more_than_its_affinity() -> None:
+    assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
