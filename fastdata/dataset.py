@@ -54,7 +54,8 @@ class Dataset:
         manifest: the parsed ``fastdata.json``; None for a plain folder.
         labels: int64 [N]; [N, 0] where there are none.
         classes: class names in label order.
-        identity: hexadecimal; equal for equal datasets.
+        identity: hexadecimal; equal for equal datasets, byte for byte. A plain folder's is that of
+            its paths alone.
         encoded: True where :meth:`read` gives encoded images, False where :attr:`pixels` does.
     """
 

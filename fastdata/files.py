@@ -123,10 +123,14 @@ def open_array(path: Path, dtype: type[np.generic], *shape: int | None) -> NDArr
     """
     advice = "restore it, or convert the source again"
     try:
-        # An array without elements, such as the labels of samples that have none, has no map.
-        mapped = path.stat().st_size > _NPY_HEADER
-        array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r" if mapped else None))
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        if path.stat().st_size > _NPY_HEADER:
+            array: NDArray[Any] = np.asarray(np.lib.format.open_memmap(path, mode="r"))
+        else:  # without elements, as the labels of samples that have none: nothing to map
+            with path.open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # numpy raises whatever its parsing of a header trips over
         raise DatasetError(f"{path} cannot be read ({error}); {advice}") from error
     fits = len(array.shape) == len(shape) and all(
         want in (None, have) for want, have in zip(shape, array.shape, strict=True)

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 __all__ = ["FORMATS", "Header", "read_header"]
 
@@ -174,6 +175,11 @@ def _other(data: bytes) -> Header:
                 name = image.format or "unknown"
                 width, height = image.size
                 orientation = _pillow_orientation(image)
+                if isinstance(image, TiffImageFile):
+                    # Pillow turns the pixels itself, but not every version says so in the size.
+                    width, height = int(image.tag_v2[256]), int(image.tag_v2[257])
+                    if image.tag_v2.get(_EXIF_ORIENTATION, 1) in range(5, 9):
+                        width, height = height, width
     except UnidentifiedImageError:
         raise ValueError(f"not an image: it begins with {data[:12]!r}") from None
     except MemoryError:

@@ -104,8 +104,11 @@ def make_loader(
     if transform is not None and not callable(transform):
         raise UsageError(f"expected transform to be callable, got {transform!r}")
     where = _device(device)
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device={str(where)!r}: torch finds no CUDA device here; use the CPU")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"device={str(where)!r}: torch finds {torch.cuda.device_count()} CUDA devices here; "
+            "use one of those, or the CPU"
+        )
     if transform is not None and dtype is not None:
         raise UsageError("transform= decides what it hands out: leave dtype=None")
     shuffle = steps.random if shuffle is None else shuffle

@@ -137,8 +137,10 @@ class Manifest:
                 )
             parts = [Part(**part) for part in document.pop("parts")]
             size = document.pop("image_size")
+            if not isinstance(document["samples"], int):
+                raise TypeError(f"samples is {document['samples']!r}, no number")
             return cls(**document, image_size=None if size is None else tuple(size), parts=parts)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DatasetError(
                 f"{path} is damaged ({error}); restore it, or convert the source again"
             ) from error

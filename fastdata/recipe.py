@@ -73,6 +73,11 @@ class Recipe:
             if not condition:
                 raise UsageError(f"Recipe: expected {expected}, got {name}={getattr(self, name)!r}")
 
+        for name in ("size", "pad"):
+            value = getattr(self, name)
+            require(value is None or isinstance(value, int), "a whole number", name)
+        for name in ("scale", "ratio"):
+            require(len(getattr(self, name)) == 2, "(low, high)", name)
         require(self.crop in _CROPS, f"crop to be one of {', '.join(_CROPS)}", "crop")
         require(self.dtype is None or self.dtype in _DTYPES, f"one of {_DTYPES} or None", "dtype")
         require(self.size is None or self.size >= 1, "size of at least 1 pixel, or None", "size")

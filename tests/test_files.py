@@ -7,14 +7,17 @@ import hashlib
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from fastdata.errors import StorageError
+from fastdata.errors import DatasetError, StorageError
 from fastdata.files import (
     TEMPORARY,
     npy_bytes,
+    open_array,
     sha256_range,
     storage_errors,
     sync_directory,
@@ -210,3 +213,79 @@ def test_arrays_become_npy_files() -> None:
 def test_objects_are_never_pickled_into_npy_files() -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         npy_bytes(np.array([{}], dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("array", "shape"),
+    [
+        (np.arange(6, dtype=np.int32).reshape(3, 2), (3, 2)),
+        (np.arange(6, dtype=np.int32).reshape(3, 2), (None, 2)),
+        (np.arange(5, dtype=np.int64), (None,)),
+        (np.empty((4, 0), np.int64), (4, None)),
+        (np.empty(0, np.int64), (None,)),
+        (np.zeros((2, 3, 4, 3), np.uint8), (2, 3, 4, 3)),
+    ],
+)
+def test_arrays_are_mapped_from_their_files(
+    tmp_path: Path, array: NDArray[Any], shape: tuple[int | None, ...]
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    found = open_array(path, array.dtype.type, *shape)
+    assert type(found) is np.ndarray
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert np.array_equal(found, array)
+    assert not array.size or not found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        (np.int64, (3, 2)),
+        (np.uint32, (3, 2)),
+        (np.int32, (3, 3)),
+        (np.int32, (None,)),
+        (np.int32, ()),
+    ],
+)
+def test_an_array_of_another_kind_says_what_was_expected_and_found(
+    tmp_path: Path, dtype: type[np.generic], shape: tuple[int | None, ...]
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((3, 2), np.int32))
+    with pytest.raises(DatasetError) as caught:
+        open_array(path, dtype, *shape)
+    message = str(caught.value)
+    assert f"{path}: expected {np.dtype(dtype)} of shape {shape}" in message
+    assert "found int32 of shape (3, 2)" in message
+    assert "convert the source again" in message
+
+
+def test_a_missing_array_is_a_damaged_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with pytest.raises(DatasetError, match=r"a\.npy cannot be read .*convert the source again"):
+        open_array(path, np.int32, None)
+
+
+NPY = npy_bytes(np.arange(40, dtype=np.int32).reshape(20, 2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no array" * 40,
+        NPY[:100],
+        NPY[:200],
+        NPY.replace(b"'<i4'", b"'<i4'("),
+        NPY.replace(b"'descr'", b"b'desc'"),
+        NPY.replace(b"(20, 2)", b"(99, 2)"),
+        b"PK\x03\x04" + bytes(200),  # numpy takes it for a zip archive
+        b"\x80\x04" + bytes(200),  # and this for a pickle
+    ],
+)
+def test_a_damaged_array_is_a_damaged_dataset(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(data)
+    with pytest.raises(DatasetError, match=r"a\.npy cannot be read .*convert the source again"):
+        open_array(path, np.int32, None, 2)

@@ -96,6 +96,7 @@ def test_an_rgb_jpeg_is_not_plain() -> None:
         difference = np.abs(np.asarray(opened).astype(int) - np.asarray(image()))
     assert difference.mean() < 12
     assert not read_header(bare).plain
+    assert not read_header(bare).jpeg
     # A JFIF marker outweighs the names: such a file is YCbCr by JFIF's definition.
     jfif = segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
     assert read_header(after_start(bare, jfif)).plain
@@ -149,7 +150,9 @@ def test_only_the_baseline_process_is_plain(marker: int, process: str) -> None:
 
 
 def test_twelve_bits_are_not_plain() -> None:
-    assert not read_header(patched_frame(encoded(), 4, b"\x0c")).plain
+    header = read_header(patched_frame(encoded(), 4, b"\x0c"))
+    assert not header.plain
+    assert not header.jpeg
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -163,6 +166,8 @@ def test_sizes_are_upright(orientation: int, order: str, progressive: bool) -> N
     assert header.orientation == orientation
     assert (header.width, header.height) == ((40, 24) if orientation < 5 else (24, 40))
     assert header.plain == (orientation == 1 and not progressive)
+    assert header.jpeg
+    assert header.stored_size == (40, 24)
 
 
 @pytest.mark.parametrize("value", [0, 9, 255, 65_535])
@@ -323,6 +328,18 @@ def test_a_damaged_jpeg_is_refused_with_what_is_wrong(data: bytes, message: str)
         read_header(data)
 
 
+def test_more_pixels_than_a_picture_has_are_refused_where_pillow_refuses_them() -> None:
+    limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+    for side, accepted in ((13_377, True), (13_378, False)):
+        assert (side * side <= limit) == accepted
+        data = patched_frame(encoded(), 5, struct.pack(">HH", side, side))
+        if accepted:
+            assert read_header(data).width == side
+        else:
+            with pytest.raises(ValueError, match=f"claims {side}x{side} pixels"):
+                read_header(data)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "TIFF", "BMP", "WEBP"])
 def test_other_formats_cut_short_give_a_header_or_are_refused(kind: str) -> None:
     data, refused = encoded(kind), 0
@@ -376,6 +393,7 @@ def test_mutated_bytes_give_a_header_or_a_value_error(
     assert header.height > 0
     assert header.orientation in range(1, 9)
     assert not header.plain or (header.format, header.process) == ("JPEG", "baseline")
+    assert header.jpeg or not header.plain
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

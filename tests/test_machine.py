@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdata.machine import available_cpus
+from fastdata.errors import UsageError
+from fastdata.machine import available_cpus, environment_count
 
 V2 = "/sys/fs/cgroup/cpu.max"
 QUOTA, PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
@@ -62,3 +63,21 @@ def test_a_cgroup_that_may_not_be_read_is_no_limit(monkeypatch: pytest.MonkeyPat
 
 def test_this_machine_gives_at_least_one_and_no_more_than_its_affinity() -> None:
     assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
+
+
+def test_a_launchers_number_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert environment_count("WORLD_SIZE", 1) == 1
+    for text, number in (("8", 8), ("0", 0), ("007", 7)):
+        monkeypatch.setenv("WORLD_SIZE", text)
+        assert environment_count("WORLD_SIZE", 1) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "2 ", "²"])
+def test_what_is_no_number_is_refused_by_the_variables_name(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", text)
+    with pytest.raises(UsageError, match="variable RANK to be a number") as caught:
+        environment_count("RANK", 0)
+    assert repr(text) in str(caught.value)

@@ -234,3 +234,19 @@ def test_a_finished_dataset_is_read_whatever_lies_beside_it(tmp_path: Path) -> N
     (tmp_path / STAGING).mkdir()
     EXAMPLE.write(tmp_path)
     assert Manifest.read(tmp_path) == EXAMPLE
+
+
+def test_missing_and_resized_files_are_listed(tmp_path: Path) -> None:
+    tar, labels = tmp_path / "shard-000000.tar", tmp_path / "labels.npy"
+    tar.write_bytes(bytes(3072))  # the end of its last range: 2048 + 1024
+    labels.write_bytes(bytes(152))
+    (tmp_path / "notes.txt").write_text("a file of the user's own does not matter")
+    assert EXAMPLE.missing_or_resized(tmp_path) == []
+    tar.write_bytes(bytes(3071))
+    assert EXAMPLE.missing_or_resized(tmp_path) == [f"{tar}: expected 3072 bytes, found 3071"]
+    labels.unlink()
+    tar.write_bytes(bytes(3073))
+    assert EXAMPLE.missing_or_resized(tmp_path) == [
+        f"{labels}: No such file or directory",
+        f"{tar}: expected 3072 bytes, found 3073",
+    ]

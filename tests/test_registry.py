@@ -16,6 +16,7 @@ from fastdata.errors import MissingExtraError, UsageError
 from fastdata.formats import Reader, Writer
 from fastdata.registry import (
     DECODERS,
+    DEFAULT_DECODER,
     DISTRIBUTION,
     ENGINES,
     READERS,
@@ -46,7 +47,8 @@ def test_the_names_are_those_of_the_design() -> None:
     assert set(READERS) >= {"webdataset", "lmdb", "memmap"}
     assert set(DECODERS) >= {"simplejpeg", "turbojpeg", "pillow"}
     assert set(ENGINES) >= {"workers"}
-    assert next(iter(DECODERS)) == "simplejpeg"  # the default comes first
+    assert DEFAULT_DECODER == "simplejpeg"
+    assert DECODERS[DEFAULT_DECODER].package is None  # it comes with every installation
 
 
 def test_whatever_is_written_can_be_read_and_the_other_way_round() -> None:

@@ -6,6 +6,9 @@ collate, and one object to pass on for each batch.
 
 from __future__ import annotations
 
+import multiprocessing.connection
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +28,11 @@ from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 __all__ = ["WorkersEngine"]
 
 _OPTIONS = ("decoder", "start_method")
+_OBITUARY = (
+    "a worker process of the loader has died; if memory or /dev/shm ran out, try fewer workers or "
+    "a smaller prefetch_factor; if a file of the dataset was cut short, fastdata verify names it"
+)
+_DEATH_SECONDS = 1.0
 _PREFETCH = 2  # batches ahead for each worker, DataLoader's own default
 
 
@@ -65,21 +73,41 @@ class WorkersEngine(Engine):
             self._loader = self._start()
         self._feed.plans = plans
         try:
-            for fetched in iter(self._loader):
+            received = self._iterate(self._loader)
+            while True:
+                if self._dead_workers(0):
+                    raise WorkerError(_OBITUARY)
+                fetched = next(received, None)
+                if fetched is None:
+                    return
                 if isinstance(fetched, FastdataError):
                     raise fetched
                 yield self._finish(fetched)
         except GeneratorExit:
             raise
         except BaseException as error:
+            # A broken connection may be seen before the death that broke it.
+            wait = _DEATH_SECONDS if isinstance(error, OSError | EOFError | RuntimeError) else 0
+            died = isinstance(error, Exception) and self._dead_workers(wait)
             self.close()  # a pool that has failed is not used again
-            if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-                raise WorkerError(
-                    f"{error}; if memory or /dev/shm ran out, try fewer workers or a smaller "
-                    "prefetch_factor; if a file of the dataset was cut short, fastdata verify "
-                    "names it"
-                ) from error
+            if died and not isinstance(error, FastdataError):
+                raise WorkerError(f"{_OBITUARY} ({error})") from error
             raise
+
+    def _iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return iter(loader)
+        # torch would raise a worker's death from a signal handler, in the middle of whatever the
+        # training does; here it is raised where the next batch is asked for.
+        handler = signal.getsignal(signal.SIGCHLD)
+        received = iter(loader)
+        signal.signal(signal.SIGCHLD, handler)
+        return received
+
+    def _dead_workers(self, seconds: float) -> bool:
+        """Whether a worker has ended; waits up to ``seconds`` for it."""
+        workers = getattr(getattr(self._loader, "_iterator", None), "_workers", [])
+        return bool(multiprocessing.connection.wait([w.sentinel for w in workers], seconds))
 
     def _start(self) -> DataLoader[Any]:
         settings, workers = self.settings, self.num_workers

@@ -182,7 +182,12 @@ class LmdbWriter(Writer):
 def _write_database(path: Path, entries: Iterable[tuple[bytes, bytes]], map_size: int) -> None:
     try:
         with lmdb.open(
-            os.fsencode(path), subdir=False, map_size=map_size, lock=False, sync=False, metasync=False
+            os.fsencode(path),
+            subdir=False,
+            map_size=map_size,
+            lock=False,
+            sync=False,
+            metasync=False,
         ) as environment:
             transaction: Any = environment.begin(write=True)
             pending = 0

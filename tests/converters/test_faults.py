@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,8 @@ def mounted(disk: Path) -> list[str] | None:
     mount = 'mount -t tmpfs -o size=16m tmpfs "$0" && exec "$@"'
     wrap = [*namespace, "sh", "-c", mount, str(disk)]
     try:
-        tried = subprocess.run([*wrap, "true"], capture_output=True, timeout=60, check=False)
+        trial = [*wrap, sys.executable, "-c", ""]
+        tried = subprocess.run(trial, capture_output=True, timeout=60, check=False)
     except FileNotFoundError:
         return None
     return wrap if tried.returncode == 0 else None

@@ -167,6 +167,16 @@ def test_another_size_than_promised_is_refused(decode: Decode, size: tuple[int, 
             decode(data, size, 1, out)
 
 
+def test_progressive_jpegs_are_decoded_as_strictly_as_others(decode: Decode) -> None:
+    for size in ((64, 48), (97, 61)):
+        data = encoded(picture(*size), quality=90, progressive=True)
+        assert np.array_equal(decode_any(data, decode), pillows(data))
+    # Cut within a later scan, a picture is there, but not the whole one.
+    for length in range(0, len(data), 61):
+        with pytest.raises(ValueError, match=r"\w"):
+            decode_any(data[:length], decode)
+
+
 def test_every_plain_jpeg_is_decoded_whatever_its_chroma_sampling(decode: Decode) -> None:
     # decode_any is what the rest of the library calls: it sends to ``decode`` what is plain.
     assert np.array_equal(decode_any(ODD_SAMPLING, decode), pillows(ODD_SAMPLING))
@@ -210,7 +220,8 @@ def refuse(*args: object, **options: object) -> Pixels:
     raise AssertionError("only a JPEG in YCbCr or grey may go to the JPEG decoder")
 
 
-def test_a_plain_jpeg_goes_to_the_decoder_with_its_size() -> None:
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_jpeg_goes_to_the_decoder_with_the_size_it_is_stored_in(orientation: int) -> None:
     asked = []
     answer = np.zeros((48, 64, 3), np.uint8)
 
@@ -218,8 +229,10 @@ def test_a_plain_jpeg_goes_to_the_decoder_with_its_size() -> None:
         asked.append((data, size, *rest))
         return answer
 
-    data = jpeg(64, 48)
-    assert decode_any(data, spy) is answer  # type: ignore[arg-type]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(picture(64, 48), exif=exif)
+    assert decode_any(data, spy).shape == ((64, 48, 3) if orientation == 6 else (48, 64, 3))
     assert asked == [(data, (64, 48))]
 
 

@@ -117,7 +117,7 @@ def test_a_pickled_copy_of_a_folder_that_became_a_dataset_is_refused(
     convert(root, tmp_path / "out", workers=1)
     root.rename(tmp_path / "away")
     (tmp_path / "out").rename(root)
-    with pytest.raises(DatasetError, match="replaced meanwhile"):
+    with pytest.raises(DatasetError, match="was replaced since it was pickled"):
         pickle.loads(data)
 
 
