@@ -186,15 +186,17 @@ class _TarWriter:
         self.size += len(data)
 
 
-# Mode 0644, owner 0:0, modification time 0; the checksum counts its own field as blanks.
-_HEAD = b"0000644\00000000\00000000\0"
-_TAIL = b"00000000000\0"
-_KIND = b"0" + bytes(100) + b"ustar\000"
+# Mode 0644, owner 0:0, modification time 0, a regular file, USTAR version 00. The checksum counts
+# its own field as blanks. NUL is written as one name here: an octal escape would swallow digits.
+_NUL = bytes(1)
+_HEAD = b"0000644" + _NUL + 2 * (b"0000000" + _NUL)
+_TAIL = b"00000000000" + _NUL
+_KIND = b"0" + bytes(100) + b"ustar" + _NUL + b"00"
 _SUM = sum(_HEAD) + sum(_TAIL) + sum(_KIND) + 8 * ord(" ")
 
 
 def _tar_header(name: bytes, size: int) -> bytes:
     octal = b"%011o" % size
     checksum = b"%06o" % (_SUM + sum(name) + sum(octal))
-    used = name.ljust(100, b"\0") + _HEAD + octal + b"\0" + _TAIL + checksum + b"\0 " + _KIND
-    return used.ljust(_BLOCK, b"\0")
+    used = name.ljust(100, _NUL) + _HEAD + octal + _NUL + _TAIL + checksum + _NUL + b" " + _KIND
+    return used.ljust(_BLOCK, _NUL)
