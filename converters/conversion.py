@@ -22,7 +22,7 @@ from converters.scan import Source, scan_source
 from converters.write import load_record, make_writer, record_path
 from fastdata._version import __version__
 from fastdata.dataset import LABELS, PATHS, SIZES, SKIPPED
-from fastdata.errors import DataError, ImageError, UsageError
+from fastdata.errors import DataError, DestinationError, ImageError, UsageError
 from fastdata.files import npy_bytes, sha256_range, write_whole
 from fastdata.formats import ShardRecord
 from fastdata.machine import available_cpus
@@ -171,6 +171,11 @@ def convert(
                 _raise_skipped(destination.root / SKIPPED)
             return _report(old, destination, source, started, already_done=True)
         with destination.lock():
+            if old is None and destination.finished() is not None:
+                raise DestinationError(
+                    f"another conversion into {destination.root} ended just now; run the command "
+                    "again"
+                )
             if destination.ready_to_publish() and resume is not False:
                 destination.check_publishable(options, source)
                 resumed = sum(1 for _ in destination.staging.glob("shard-*.npz"))

@@ -117,6 +117,14 @@ class Destination:
                     f"another conversion into {self.root} is running; wait for it, or choose "
                     "another destination"
                 ) from None
+            try:
+                current = os.path.samestat(os.fstat(descriptor), os.stat(self.staging / _LOCK))
+            except FileNotFoundError:
+                current = False
+            if not current:  # it was removed by a conversion that ended just now
+                raise DestinationError(
+                    f"another conversion into {self.root} ended just now; run the command again"
+                )
             yield
         finally:
             os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import cv2
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from converters.options import Options
 from fastdata.decode import Decode, PixelBuffer, decode_any
-from fastdata.errors import ImageError
+from fastdata.errors import ImageError, StorageError
 from fastdata.formats import Sample
 from fastdata.header import Header, read_header
 from fastdata.paths import display
@@ -19,6 +20,7 @@ from fastdata.registry import DECODERS, DEFAULT_DECODER, WRITERS, load
 
 __all__ = ["Transform", "scaled_size"]
 
+_NOT_THE_FILES_FAULT = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _SUBSAMPLING = "420"  # of what is encoded anew: a camera's, and what GPU decoders are built for
 
 
@@ -36,6 +38,7 @@ class Transform:
 
         Raises:
             ImageError: the file cannot be read, or is no whole image; it names the file.
+            StorageError: the disk or the system is at fault; skipping the file would hide that.
         """
         full = os.path.join(root, path)
         try:
@@ -55,6 +58,11 @@ class Transform:
             )
             return Sample(position, path, label, *size, data=data)
         except OSError as error:
+            if error.errno in _NOT_THE_FILES_FAULT:
+                raise StorageError(
+                    f"cannot read {display(full)}: {error.strerror}; check the source's disk and "
+                    "run the same command again"
+                ) from error
             raise ImageError(display(full), f"cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise ImageError(display(full), str(error)) from error
