@@ -6,22 +6,31 @@ by fastdata's own reading of it.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from torchvision.datasets import ImageFolder
 
 from fastdata import convert
+from fastdata.dataset import Dataset
 from fastdata.registry import READERS, load
 
 Pixels = NDArray[np.uint8]
+
+PATIENCE = 60  # seconds until a process counts as hanging
 
 FORMATS = ["folder", *READERS]
 CONVERTED = list(READERS)
@@ -154,3 +163,129 @@ def uniform(
     names = [b"ant/%d.jpg" % i for i in range(4)] + [b"bee/%d.jpg" % i for i in range(2)]
     names += [b"cat/%d.jpg" % i for i in range(5)]
     return write_source({name: jpeg(picture(48, 40, i)) for i, name in enumerate(names)})
+
+
+class Case:
+    """A dataset and the source folder that tells what is in it."""
+
+    def __init__(self, path: Path, source: Source) -> None:
+        self.path = path
+        self.source = source
+        self.folder = ImageFolder(os.fspath(source.root))
+
+
+@pytest.fixture(scope="session")
+def make_case(
+    write_source: Callable[..., Any],
+    in_format: Callable[..., Path],
+    picture: Callable[..., Any],
+    jpeg: Callable[..., bytes],
+) -> Callable[[str], Case]:
+    """Format -> a dataset of images that are awkward in every way the format allows.
+
+    Class names sort by code point (capitals first), one class has folders inside, endings are
+    mixed, one name is not UTF-8, one JPEG is grey and one has full colour resolution. Formats of
+    encoded images also hold sizes of all kinds, which formats of pixels cannot.
+    """
+    cases: dict[str, Case] = {}
+
+    def make(name: str) -> Case:
+        if name not in cases:
+            varied = name not in PIXELS
+            sizes = [(61, 37), (16, 90), (8, 8), (48, 40), (130, 97), (40, 48)]
+            sizes = sizes if varied else [(48, 40)]
+            paths = [b"Zebra/1.jpg", b"ant/10.JPG", b"ant/2.jpeg", b"ant/deep/z.jpg"]
+            paths += [b"ant/deep/er/0.jpg", b"bee hive/b.jpg", b"bee hive/\xff\xe9.jpg"]
+            paths += [os.fsencode("été/x.jpg"), os.fsencode("été/y.jpg")]
+            files = {}
+            for number, path in enumerate(paths):
+                pixels = picture(*sizes[number % len(sizes)], number)
+                if number == 3:
+                    pixels = np.asarray(Image.fromarray(pixels).convert("L"))
+                files[path] = jpeg(pixels, **({"subsampling": 0} if number == 4 else {}))
+            source = write_source(files)
+            cases[name] = Case(in_format(name, source), source)
+        return cases[name]
+
+    return make
+
+
+@pytest.fixture
+def copied(in_format: Callable[..., Path], tmp_path: Path) -> Callable[[str, Any], Path]:
+    """(format, source) -> a copy of the dataset that a test may damage."""
+
+    def make(name: str, source: Any) -> Path:
+        return Path(shutil.copytree(in_format(name, source), tmp_path / "copy"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def digest() -> Callable[[bytes | Pixels], str]:
+    """Bytes or pixels -> a short text that tells them from all others."""
+
+    def make(data: bytes | Pixels) -> str:
+        if isinstance(data, np.ndarray):
+            return f"{data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
+        return hashlib.sha256(data).hexdigest()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def contents(digest: Callable[[bytes | Pixels], str]) -> Callable[[Dataset], dict[str, Any]]:
+    """All that a dataset tells and holds, comparable and picklable."""
+
+    def take(dataset: Dataset) -> dict[str, Any]:
+        everything: dict[str, Any] = {
+            "labels": dataset.labels.tolist(),
+            "classes": dataset.classes,
+            "sizes": dataset.sizes.tolist(),
+            "paths": [dataset.path_of(i) for i in range(len(dataset))],
+            "decoded": [digest(dataset.decode(i)) for i in range(len(dataset))],
+        }
+        if dataset.encoded:
+            everything["data"] = [digest(dataset.read(i)) for i in range(len(dataset))]
+        else:
+            everything["data"] = [digest(row) for row in dataset.pixels]
+        return everything
+
+    return take
+
+
+class Child:
+    """A forked process that runs a function; its end, whatever it is, is told and awaited."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._answers, end = context.Pipe(duplex=False)
+        self._process = context.Process(target=self._run, args=(function, end))
+        self._process.start()
+        end.close()
+
+    @staticmethod
+    def _run(function: Callable[[], Any], end: Connection) -> None:
+        try:
+            answer = ("value", function())
+        except BaseException as error:
+            answer = ("error", type(error), str(error))
+        end.send(answer)
+
+    def answer(self) -> tuple[Any, ...]:
+        """``("value", value)``, ``("error", type, message)`` or ``("died", exit code)``."""
+        try:
+            answer = self._answers.recv() if self._answers.poll(PATIENCE) else ("hangs",)
+        except EOFError:
+            self._process.join(PATIENCE)
+            answer = ("died", self._process.exitcode)
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._answers.close()
+        return answer
+
+
+@pytest.fixture(scope="session")
+def fork() -> Callable[[Callable[[], Any]], Child]:
+    """Run a function in a forked process; ``.answer()`` tells what became of it."""
+    return Child
