@@ -89,6 +89,8 @@ def main() -> None:
 def _grow(src: Path, folder: Path, size: float) -> tuple[Path, int]:
     """Copy SRC until ``size`` bytes are there; the copies are left in the page cache."""
     files = [path for path in sorted(src.rglob("*")) if path.is_file()]
+    if not files:
+        raise SystemExit(f"{src}: no files in it")
     written = count = copy = 0
     while written < size:
         for path in files:

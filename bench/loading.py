@@ -3,10 +3,12 @@
     python -m bench.loading SRC [--rounds 5] [--workers 2] [--seconds 6] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. From it three sources are made: as it is
-("orig"), at short side 256 and quality 90 ("s256"), and 32x32 ("32x32"). Both sides do the same
-work: random resized crop 224 and flip (32x32: pad 4, random crop 32, flip), uint8 batches of the
-same size, the same number of workers, warm page cache. Every measurement is a process of its own;
-it warms up for an epoch's first batches, then counts whole batches for the given time.
+("orig"), at short side 256 and quality 90 ("s256"), and 32x32 ("32x32"). Both sides give random
+resized crops of 224 with flips (32x32: pad 4, random crop 32, flip) in uint8 batches of the same
+size, with the same number of workers and a warm page cache. Each runs as its users run it:
+torchvision with its antialiasing filter, fastdata with reduction and bilinear (Recipe.antialias).
+Every measurement is a process of its own; it warms up for an epoch's first batches, then counts
+whole batches for the given time.
 """
 
 from __future__ import annotations

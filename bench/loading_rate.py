@@ -25,7 +25,6 @@ def _fastdata(path: str, workers: int, size: int):
 
 
 def _torchvision(path: str, workers: int, size: int):
-    import torch
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
@@ -43,7 +42,6 @@ def _torchvision(path: str, workers: int, size: int):
         num_workers=workers,
         persistent_workers=True,
     )
-    assert torch is not None
     return lambda: loader
 
 

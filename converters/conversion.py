@@ -24,10 +24,10 @@ from fastdata._version import __version__
 from fastdata.dataset import LABELS, PATHS, SIZES, SKIPPED
 from fastdata.errors import DataError, DestinationError, ImageError, UsageError
 from fastdata.files import npy_bytes, sha256_range, write_whole
-from fastdata.formats import ShardRecord
+from fastdata.formats import ShardRecord, Writer
 from fastdata.machine import available_cpus
 from fastdata.manifest import MANIFEST, Manifest, Part
-from fastdata.paths import display
+from fastdata.paths import PathTable, display
 
 __all__ = ["Conversion", "Progress", "convert"]
 
@@ -214,12 +214,13 @@ def _carry_out(
     missing = sorted(set(range(plan.shards)) - set(done))
     run_shards(staging, missing, workers, on_error, progress.converted)
     shards = [load_record(staging, k) for k in range(plan.shards)]
-    _finish(plan, destination, shards, on_error, progress.note)
+    _finish(plan, writer, destination, shards, on_error, progress.note)
     return len(done)
 
 
 def _finish(
     plan: Plan,
+    writer: Writer,
     destination: Destination,
     shards: list[ShardRecord],
     on_error: str,
@@ -239,11 +240,11 @@ def _finish(
         )
     indices = plan.order[positions]
     labels: NDArray[np.int64] = scan.labels[indices]
-    parts = make_writer(plan, staging).finish(shards, labels, note)
+    parts = writer.finish(shards, labels, note)
     sidecars = {
         LABELS: npy_bytes(labels),
         SIZES: npy_bytes(np.concatenate([shard.sizes for shard in shards])),
-        PATHS: b"".join(scan.paths[i] + b"\0" for i in indices.tolist()),
+        PATHS: PathTable.of(scan.paths[i] for i in indices.tolist()).tobytes(),
         SKIPPED: "".join(json.dumps(entry) + "\n" for entry in skipped).encode("ascii"),
     }
     for name, data in sidecars.items():
@@ -255,7 +256,7 @@ def _finish(
         format=plan.options.to,
         samples=len(positions),
         classes=scan.classes,
-        image_size=plan.options.size if not make_writer(plan, staging).encoded else None,
+        image_size=None if writer.encoded else writer.image_size,
         conversion=plan.options.as_json(),
         source=plan.source.summary(),
         skipped=len(skipped),

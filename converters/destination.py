@@ -147,6 +147,8 @@ class Destination:
         Raises:
             DestinationError: the finished files in the staging folder are not this conversion's.
         """
+        if (self.staging / PLAN).exists():
+            Plan.make(options, source).check_resumable(self.staging)
         difference = _difference(Manifest.read(self.staging), options, source)
         if difference is not None:
             raise DestinationError(
@@ -222,6 +224,7 @@ class Destination:
                 with write_whole(self.staging / _REPLACED) as file:
                     file.write("\n".join(old).encode())
                 (self.root / MANIFEST).unlink()
+                sync_directory(self.root)
             for name in old:
                 if name not in new.files or (self.staging / name).exists():
                     (self.root / name).unlink(missing_ok=True)

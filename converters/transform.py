@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 import cv2
@@ -12,15 +11,15 @@ from numpy.typing import NDArray
 
 from converters.options import Options
 from fastdata.decode import Decode, PixelBuffer, decode_any
-from fastdata.errors import ImageError, StorageError
+from fastdata.errors import ImageError, SourceError, StorageError
+from fastdata.files import SYSTEM_FAULTS
 from fastdata.formats import Sample
-from fastdata.header import Header, read_header
+from fastdata.header import MAX_PIXELS, Header, read_header
 from fastdata.paths import display
 from fastdata.registry import DECODERS, DEFAULT_DECODER, WRITERS, load
 
 __all__ = ["Transform", "scaled_size"]
 
-_NOT_THE_FILES_FAULT = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _SUBSAMPLING = "420"  # of what is encoded anew: a camera's, and what GPU decoders are built for
 
 
@@ -33,17 +32,35 @@ class Transform:
         self._decode: Decode = load(DECODERS, DEFAULT_DECODER, "decoder")
         self._buffer = PixelBuffer()
 
-    def __call__(self, root: bytes, path: bytes, position: int, label: int | None) -> Sample:
-        """Make the sample of the file ``root/path``.
+    def __call__(
+        self,
+        root: bytes,
+        path: bytes,
+        position: int,
+        label: int | None,
+        scanned: tuple[int, int] | None = None,
+    ) -> Sample:
+        """Make the sample of the file ``root/path``, at ``position`` in the plan.
+
+        Args:
+            scanned: size in bytes and modification time in ns that the file must have.
 
         Raises:
+            SourceError: the file is not the one that was scanned.
             ImageError: the file cannot be read, or is no whole image; it names the file.
             StorageError: the disk or the system is at fault; skipping the file would hide that.
         """
         full = os.path.join(root, path)
         try:
             with open(full, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
                 data = file.read()
+            found = (status.st_size, status.st_mtime_ns)
+            if scanned is not None and (found != scanned or len(data) != scanned[0]):
+                raise SourceError(
+                    f"{display(full)} was changed while the source was converted; leave the source "
+                    "alone and run the command again with --no-resume"
+                )
             header = read_header(data, to_end=True)
             size = self._target(header)
             if self._encoded and header.plain and size == (header.width, header.height):
@@ -58,13 +75,13 @@ class Transform:
             )
             return Sample(position, path, label, *size, data=data)
         except OSError as error:
-            if error.errno in _NOT_THE_FILES_FAULT:
+            if error.errno in SYSTEM_FAULTS:
                 raise StorageError(
                     f"cannot read {display(full)}: {error.strerror}; check the source's disk and "
                     "run the same command again"
                 ) from error
             raise ImageError(display(full), f"cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, cv2.error) as error:
             raise ImageError(display(full), str(error)) from error
 
     def _target(self, header: Header) -> tuple[int, int]:
@@ -94,6 +111,11 @@ class Transform:
                 (size[0], max(size[1], size[0] * height // width))
                 if fits_width
                 else (max(size[0], size[1] * width // height), size[1])
+            )
+        if covering[0] * covering[1] > MAX_PIXELS:
+            raise ValueError(
+                f"scaled to cover {size[0]}x{size[1]}, its {width}x{height} pixels would become "
+                f"{covering[0]}x{covering[1]}, more than can be a picture; crop it"
             )
         if covering != (width, height):
             shrinks = covering[0] < width or covering[1] < height

@@ -19,6 +19,7 @@ from fastdata.manifest import Part
 from fastdata.paths import display
 from fastdata.registry import WRITERS, load
 
+_ADVICE = "repair or remove it, or leave such files out with --on-error skip"
 __all__ = ["ShardWriter", "load_record", "make_writer", "record_path"]
 
 
@@ -63,10 +64,12 @@ class ShardWriter:
                 path = scan.paths[index]
                 label = int(scan.labels[index]) if scan.labels.ndim == 1 else None
                 try:
-                    sample = self._transform(scan.root, path, position, label)
+                    source = plan.source
+                    scanned = int(source.bytes[index]), int(source.mtimes[index])
+                    sample = self._transform(scan.root, path, position, label, scanned)
                 except ImageError as error:
                     if not self._skip:
-                        raise
+                        raise ImageError(error.path, f"{error.reason}; {_ADVICE}") from error
                     reason, kind = error.reason, type(error.__cause__ or error).__name__
                     skipped.append({"path": display(path), "reason": reason, "error": kind})
                 else:

@@ -130,11 +130,6 @@ class Dataset:
         return self.manifest is not None
 
     @property
-    def sizes_known(self) -> bool:
-        """Whether :attr:`sizes` is at hand; False for a plain folder nobody has asked yet."""
-        return self._sizes is not None
-
-    @property
     def sizes(self) -> NDArray[np.int32]:
         """Width and height of every image in pixels, int32 [N, 2].
 
@@ -217,7 +212,7 @@ class Dataset:
             raise IndexError(f"sample {index} of a dataset of {len(self)}")
 
     def close(self) -> None:
-        """Release files and maps. A closed dataset opens them again when it is used."""
+        """Release the images' files and maps; used again, the dataset opens them again."""
         if self._reader is not None and self._pid == os.getpid():
             self._reader.close()
         self._reader = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastdata.errors import DatasetError, StorageError
 
 __all__ = [
+    "SYSTEM_FAULTS",
     "TEMPORARY",
     "npy_bytes",
     "open_array",
@@ -26,6 +27,8 @@ __all__ = [
     "write_whole",
 ]
 
+SYSTEM_FAULTS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of reading a file that are no fault of that file: skipping it would hide them."""
 TEMPORARY = ".tmp"
 """Suffix of a file that is being written."""
 _BLOCK = 1 << 20

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
-__all__ = ["FORMATS", "Header", "read_header"]
+__all__ = ["FORMATS", "MAX_PIXELS", "Header", "quiet_pillow", "read_header"]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What counts as an image, by Pillow's names; its many other plugins are left out."""
 
-_MAX_PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb
+_WARNINGS_LOCK = threading.Lock()
+MAX_PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb
 _EXIF_ORIENTATION = 0x0112
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # DHT, JPG and DAC share the range
 _HUFFMAN_SOF = frozenset({0xC0, 0xC1, 0xC2})
@@ -125,9 +129,9 @@ def _jpeg(data: bytes, to_end: bool) -> Header:
     kind, precision, width, height, table = frame
     if not width or not height:
         raise ValueError(f"damaged JPEG: its header says {width}x{height} pixels")
-    if width * height > _MAX_PIXELS:
+    if width * height > MAX_PIXELS:
         raise ValueError(
-            f"its header claims {width}x{height} pixels, more than the {_MAX_PIXELS:,} that are "
+            f"its header claims {width}x{height} pixels, more than the {MAX_PIXELS:,} that are "
             "taken for a picture"
         )
     jpeg = kind in _HUFFMAN_SOF and precision == 8 and _grey_or_ycbcr(table, jfif, adobe_transform)
@@ -169,17 +173,15 @@ def _exif_orientation(tiff: bytes) -> int:
 
 def _other(data: bytes) -> Header:
     try:
-        with warnings.catch_warnings():  # of damage that Pillow can work around
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                name = image.format or "unknown"
-                width, height = image.size
-                orientation = _pillow_orientation(image)
-                if isinstance(image, TiffImageFile):
-                    # Pillow turns the pixels itself, but not every version says so in the size.
-                    width, height = int(image.tag_v2[256]), int(image.tag_v2[257])
-                    if image.tag_v2.get(_EXIF_ORIENTATION, 1) in range(5, 9):
-                        width, height = height, width
+        with quiet_pillow(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            name = image.format or "unknown"
+            width, height = image.size
+            orientation = _pillow_orientation(image)
+            if isinstance(image, TiffImageFile):
+                # Pillow turns the pixels itself, but not every version says so in the size.
+                width, height = int(image.tag_v2[256]), int(image.tag_v2[257])
+                if image.tag_v2.get(_EXIF_ORIENTATION, 1) in range(5, 9):
+                    width, height = height, width
     except UnidentifiedImageError:
         raise ValueError(f"not an image: it begins with {data[:12]!r}") from None
     except MemoryError:
@@ -189,6 +191,15 @@ def _other(data: bytes) -> Header:
     if orientation >= 5:
         width, height = height, width
     return Header(name, width, height, orientation, plain=False)
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Silence Pillow's warnings of damage that it can work around; one thread at a time, because
+    what they are silenced with belongs to all threads."""
+    with _WARNINGS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _pillow_orientation(image: Image.Image) -> int:

@@ -135,7 +135,8 @@ def make_loader(
     )
     chosen = "workers" if engine == "auto" else engine
     made: Engine = load(ENGINES, chosen, "engine")(settings)
-    return Loader(sampler, made, chosen, seed=seed, with_index=with_index)
+    owner = not isinstance(path, Dataset)
+    return Loader(sampler, made, chosen, seed=seed, with_index=with_index, owner=owner)
 
 
 class Loader:
@@ -151,12 +152,20 @@ class Loader:
     """
 
     def __init__(
-        self, sampler: BatchSampler, engine: Engine, name: str, *, seed: int, with_index: bool
+        self,
+        sampler: BatchSampler,
+        engine: Engine,
+        name: str,
+        *,
+        seed: int,
+        with_index: bool,
+        owner: bool,
     ) -> None:
         self._sampler = sampler
         self._engine = engine
         self._seed = seed
         self._with_index = with_index
+        self._owner = owner  # of the dataset: it was opened for this loader
         self.dataset = engine.settings.dataset
         self.batch_size = sampler.batch_size
         self.engine = name
@@ -226,7 +235,6 @@ class Loader:
             "epoch": self._epoch,
             "position": self._position,
             "shuffle": self._sampler.shuffle,
-            "samples": self._sampler.n,
             "dataset": self.dataset.identity,
         }
 
@@ -245,6 +253,14 @@ class Loader:
             )
         except (KeyError, TypeError) as error:
             raise UsageError(f"expected a Loader's state_dict, found one without {error}") from None
+        for name, value in (("seed", seed), ("epoch", epoch), ("position", position)):
+            if not isinstance(value, int):
+                raise UsageError(f"expected a state whose {name} is a number, found {value!r}")
+        if epoch < 0 or not 0 <= position <= self._sampler.n:
+            raise UsageError(
+                f"expected a state within the dataset's {self._sampler.n} samples, found epoch "
+                f"{epoch}, position {position}"
+            )
         if version != _STATE_VERSION:
             raise UsageError(
                 f"expected a state of version {_STATE_VERSION}, found version {version!r}"
@@ -283,7 +299,10 @@ class Loader:
                 "A plain folder is read file by file and every header is looked at again in every "
                 "epoch; convert it with: fastdata convert SRC DST."
             )
-        if recipe.size is not None and self._engine.settings.dtype is torch.uint8:
+        settings = self._engine.settings
+        if settings.transform is not None and recipe.mean is not None:
+            lines.append("Images are what transform= makes; mean and std are not applied.")
+        elif settings.transform is None and settings.dtype is torch.uint8:
             lines.append("Images are uint8 and not normalised.")
         return "\n".join(lines)
 
@@ -291,6 +310,8 @@ class Loader:
         """End the engine's processes. A closed loader starts them again when it is iterated."""
         self._iteration += 1
         self._engine.close()
+        if self._owner:
+            self.dataset.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -309,7 +330,7 @@ def _plans(
 ) -> Iterator[BatchPlan]:
     """The plans of an epoch from ``position`` on. No method: an engine that holds on to them must
     not keep its loader alive, whose end is what ends the engine's processes."""
-    sizes = dataset.sizes if dataset.sizes_known else None
+    sizes = dataset.sizes if dataset.plain else None
     count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
     for first in range(0, sampler.steps(position), count):
         positions = sampler.positions(position, first, count)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ MANIFEST = "fastdata.json"
 STAGING = ".fastdata-partial"
 """The folder inside a destination that holds an unfinished conversion."""
 _LAYOUT = 1
+_NO_DATA_FILES = ("", ".", "..", MANIFEST, STAGING)
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ class Manifest:
                     f"{_LAYOUT}; convert the source again, or install the version that wrote it"
                 )
             parts = [Part(**part) for part in document.pop("parts")]
+            for part in parts:  # these names are opened, and removed by --overwrite
+                if os.path.basename(part.file) != part.file or part.file in _NO_DATA_FILES:
+                    raise ValueError(f"{part.file!r} is no name of a data file")
             size = document.pop("image_size")
             if not isinstance(document["samples"], int):
                 raise TypeError(f"samples is {document['samples']!r}, no number")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import warnings
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fastdata.decode import check_size
-from fastdata.header import FORMATS
+from fastdata.header import FORMATS, quiet_pillow
 
 __all__ = ["decode", "decode_unusual"]
 
@@ -54,12 +53,9 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
         ValueError: no image, a damaged one, or pixels with no defined range (floats).
     """
     try:
-        # Pillow warns of damage that it can work around (EXIF, sizes); the pixels decide here.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                image.load()
-                return np.ascontiguousarray(_to_rgb(image))
+        with quiet_pillow(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            image.load()
+            return np.ascontiguousarray(_to_rgb(image))
     except UnidentifiedImageError:
         raise ValueError(f"not an image: it begins with {bytes(data[:12])!r}") from None
     except MemoryError:

@@ -81,7 +81,13 @@ def tell(root: Path, *, images: int = 3000, epochs: int = 8) -> None:
 
 
 def _draw(folder: Path, count: int, seed: int) -> None:
-    if folder.is_dir() and sum(1 for _ in folder.rglob("*.jpg")) == count:
+    present = sum(1 for _ in folder.rglob("*.jpg")) if folder.is_dir() else 0
+    if present > count or (present and (folder.parent.parent / "webdataset").exists()):
+        if present != count:
+            raise UsageError(
+                f"{folder} holds {present} images of an earlier demo, not {count}; choose another "
+                "folder, or the same number of --images"
+            )
         print(f"{folder}: {count} images are there already")
         return
     started = time.monotonic()

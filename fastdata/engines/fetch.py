@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fastdata.dataset import Dataset
 from fastdata.decode import Decode, PixelBuffer, decode_any
 from fastdata.engines import Settings, Skipped
-from fastdata.errors import DataError, ImageError, UsageError
+from fastdata.errors import DataError, FastdataError, ImageError, StorageError, UsageError
+from fastdata.files import SYSTEM_FAULTS
 from fastdata.formats import Reader
 from fastdata.header import read_header
 from fastdata.plan import BatchPlan
@@ -105,7 +106,7 @@ class Fetcher:
                 try:
                     samples.draw(slot, array[slot], self._buffer)
                 except (OSError, ValueError) as error:
-                    faults[slot] = _reason(error)
+                    faults[slot] = _fault(error)
         kept = self._kept(samples.plan, faults)
         if faults and self._training:
             array[list(faults)] = array[kept[next(iter(faults))]]
@@ -147,7 +148,8 @@ class Fetcher:
             return slots
         if not self._skip_errors:
             slot = min(faults)
-            raise ImageError(self._dataset.name_of(int(plan.indices[slot])), faults[slot])
+            reason = f'{faults[slot]}; repair or remove it, or use on_error="skip"'
+            raise ImageError(self._dataset.name_of(int(plan.indices[slot])), reason)
         good = np.delete(slots, list(faults))
         if not self._training:
             return good
@@ -177,22 +179,25 @@ class Fetcher:
         assert self._transform is not None
         size, results = self._recipe.size, {}
         seeds = sample_seeds(samples.plan.key, samples.plan.indices).tolist()
+        # Where this is the training process, the generators' states are the user's.
         before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-        for slot in range(len(samples.plan)):
-            if slot in faults:
-                continue
-            width, height = (size, size) if size is not None else samples.sizes[slot]
-            image = np.empty((height, width, 3), np.uint8)
-            try:
-                samples.draw(slot, image, self._buffer)
-            except (OSError, ValueError) as error:
-                faults[slot] = _reason(error)
-                continue
-            _seed_generators(seeds[slot])
-            results[slot] = self._transform(image)
-        random.setstate(before[0])  # where this is the training process, they are the user's
-        np.random.set_state(before[1])
-        torch.default_generator.set_state(before[2])
+        try:
+            for slot in range(len(samples.plan)):
+                if slot in faults:
+                    continue
+                width, height = (size, size) if size is not None else samples.sizes[slot]
+                image = np.empty((height, width, 3), np.uint8)
+                try:
+                    samples.draw(slot, image, self._buffer)
+                except (OSError, ValueError) as error:
+                    faults[slot] = _fault(error)
+                    continue
+                _seed_generators(seeds[slot])
+                results[slot] = self._transform(image)
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.default_generator.set_state(before[2])
         kept = self._kept(samples.plan, faults)
         rows = [results[slot] for slot in kept.tolist()]
         images = torch.utils.data.default_collate(rows) if rows else None
@@ -230,7 +235,7 @@ class _EncodedSamples:
                 data = bytes(self._reader.read(index))
                 header = read_header(data)
             except (OSError, ValueError) as error:
-                faults[slot] = _reason(error)
+                faults[slot] = _fault(error)
                 sizes.append(_NO_SIZE)
                 continue
             self._early[slot] = data
@@ -298,8 +303,15 @@ def _how(recipe: Recipe) -> dict[str, bool]:
     return {"antialias": recipe.antialias, "scale_first": recipe.crop == "center"}
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def _fault(error: OSError | ValueError) -> str:
+    """What is wrong with a sample, in words; raises where it is not the sample that is at fault."""
+    if isinstance(error, FastdataError):
+        raise error
+    if isinstance(error, OSError):
+        if error.errno in SYSTEM_FAULTS:
+            raise StorageError(f"cannot read a sample: {error}; check the disk") from error
+        return error.strerror or str(error)
+    return str(error)
 
 
 def _seed_generators(seed: int) -> None:

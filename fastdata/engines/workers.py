@@ -16,6 +16,7 @@ import cv2
 import torch
 from torch.multiprocessing import get_all_start_methods
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.fetch import Fetcher, HostBatch
@@ -98,10 +99,13 @@ class WorkersEngine(Engine):
         if threading.current_thread() is not threading.main_thread():
             return iter(loader)
         # torch would raise a worker's death from a signal handler, in the middle of whatever the
-        # training does; here it is raised where the next batch is asked for.
+        # training does; here it is raised where the next batch is asked for. A handler that an
+        # earlier DataLoader of the user's has installed stays, and does it all the same.
         handler = signal.getsignal(signal.SIGCHLD)
         received = iter(loader)
-        signal.signal(signal.SIGCHLD, handler)
+        if signal.getsignal(signal.SIGCHLD) is not handler and handler is not None:
+            signal.signal(signal.SIGCHLD, handler)
+            signal_handling._SIGCHLD_handler_set = False  # the user's later ones may install it
         return received
 
     def _dead_workers(self, seconds: float) -> bool:
@@ -198,6 +202,8 @@ def _to_device(value: Any, device: torch.device) -> Any:
         return value.to(device, non_blocking=True)
     if isinstance(value, dict):
         return {key: _to_device(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a namedtuple
+        return type(value)(*(_to_device(item, device) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(_to_device(item, device) for item in value)
     return value

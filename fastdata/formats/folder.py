@@ -131,10 +131,7 @@ class _Scanner:
                     else:
                         self.ignore("a pipe, socket or device")
         except OSError as error:
-            raise SourceError(
-                f"{display(path)}: cannot list the folder: {error.strerror}; "
-                "check its permissions, or hide it with a leading dot"
-            ) from error
+            raise _unlistable(path, error) from error
         return folders, files
 
     def add_images(self, table: bytearray, prefix: bytes, names: list[bytes]) -> None:
@@ -154,7 +151,10 @@ class _Scanner:
         while pending:
             relative, above = pending.pop()
             path = os.path.join(top, relative)
-            status = os.stat(path)
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                raise _unlistable(path, error) from error
             this = (status.st_dev, status.st_ino)
             if this in above:  # a link to a folder that it lies in
                 self.ignore("a link into itself")
@@ -163,6 +163,13 @@ class _Scanner:
             pending += [(os.path.join(relative, sub), above | {this}) for sub in folders]
         for relative in sorted(listed, key=os.fsdecode):
             self.add_images(table, relative + b"/", listed[relative])
+
+
+def _unlistable(path: bytes, error: OSError) -> SourceError:
+    return SourceError(
+        f"{display(path)}: cannot list the folder: {error.strerror}; "
+        "check its permissions, or hide it with a leading dot"
+    )
 
 
 def _kind(entry: os.DirEntry[bytes]) -> str:

@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,11 +54,11 @@ class LmdbReader(Reader):
         try:
             self._key, environment = _Environments.open(self._path)
             self._transaction = environment.begin(buffers=True)
+            self._release = weakref.finalize(self, _release, self._transaction, self._key)
         except lmdb.Error as error:
             raise DatasetError(
                 f"{self._path} is damaged ({error}); restore it, or convert the source again"
             ) from error
-        self._closed = False
 
     def read(self, index: int) -> memoryview:
         try:
@@ -69,10 +70,13 @@ class LmdbReader(Reader):
         return data
 
     def close(self) -> None:
-        if not self._closed:
-            self._transaction.abort()
-            _Environments.close(self._key)
-        self._closed = True
+        self._release()
+
+
+def _release(transaction: Any, key: _Key) -> None:
+    if key[0] == os.getpid():  # a fork must leave its parent's alone
+        transaction.abort()
+        _Environments.close(key)
 
 
 class _Environments:
@@ -171,7 +175,10 @@ class LmdbWriter(Writer):
         for shard in shards:
             with self._staged(shard.shard).open("rb") as file:
                 for size in shard.spans[:, 1].tolist():
-                    yield _image_key(index), file.read(size)
+                    data = file.read(size)
+                    if len(data) != size:
+                        raise OSError(errno.EIO, f"{file.name} ends early")
+                    yield _image_key(index), data
                     index += 1
         if labels.ndim == 1:
             for number, label in enumerate(labels.tolist()):

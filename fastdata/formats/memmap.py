@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable
@@ -131,6 +132,8 @@ class MemmapWriter(Writer):
                 left = part.bytes
                 while left:
                     block = source.read(min(left, 1 << 24))
+                    if not block:
+                        raise OSError(errno.EIO, f"{self._rows} ends early")
                     file.write(block)
                     left -= len(block)
             file.flush()

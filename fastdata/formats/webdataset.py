@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import resource
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,6 +46,7 @@ class WebDatasetReader(Reader):
         self._spans: NDArray[np.int64] = open_array(root / OFFSETS, np.int64, manifest.samples, 2)
         self._manifest = root / MANIFEST
         self._opened = self._manifest.stat()
+        self._lock = threading.Lock()
         self._maps: OrderedDict[int, memoryview] = OrderedDict()  # least recently used first
         self._most = max(_LEAST_MAPS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
@@ -55,20 +57,25 @@ class WebDatasetReader(Reader):
         return self._map(shard)[offset : offset + size]
 
     def _map(self, shard: int) -> memoryview:
-        mapped = self._maps.get(shard)
-        if mapped is not None:
-            self._maps.move_to_end(shard)
+        with self._lock:
+            mapped = self._maps.get(shard)
+            if mapped is not None:
+                self._maps.move_to_end(shard)
+                return mapped
+            if len(self._maps) >= self._most:  # each map holds a file descriptor
+                self._maps.popitem(last=False)
+            try:
+                with self._paths[shard].open("rb") as file:
+                    mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+                replaced = not os.path.samestat(self._opened, self._manifest.stat())
+            except (FileNotFoundError, ValueError):  # of an empty file nothing can be mapped
+                replaced = True
+            if mapped is None or replaced:
+                raise DatasetError(
+                    f"{self._manifest.parent} was replaced while it was read; open it again"
+                )
+            self._maps[shard] = mapped
             return mapped
-        if len(self._maps) >= self._most:  # each map holds a file descriptor
-            self._maps.popitem(last=False)
-        with self._paths[shard].open("rb") as file:
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        if not os.path.samestat(self._opened, self._manifest.stat()):
-            raise DatasetError(
-                f"{self._manifest.parent} was replaced while it was read; open it again"
-            )
-        self._maps[shard] = mapped
-        return mapped
 
     def close(self) -> None:
         self._maps.clear()  # a map is released with the last view of it

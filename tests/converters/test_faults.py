@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from fastdata import (
     DestinationError,
@@ -413,7 +414,7 @@ def test_an_image_that_must_not_be_read_is_named(
     (source / "ant" / "ant_001.jpg").chmod(0)
     kind, message = refused(python, source, tmp_path / "out")
     assert kind == "ImageError"
-    assert message == f"{source}/ant/ant_001.jpg: cannot be read: Permission denied"
+    assert message.startswith(f"{source}/ant/ant_001.jpg: cannot be read: Permission denied; ")
 
 
 def test_a_source_that_must_not_be_listed_is_named(
@@ -673,3 +674,52 @@ except WorkerError as error:
 """
     result = python(code, broken, make_folder({"a": 2}), tmp_path / "out")
     assert "libGL.so.1 is missing" in result.stdout, result.stderr
+
+
+def test_a_manifest_that_names_files_elsewhere_is_refused_and_removes_nothing(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    source, out = make_folder({"ant": 3}), tmp_path / "out"
+    convert(source, out, to="webdataset")
+    precious = tmp_path / "precious.txt"
+    precious.write_text("not ours")
+    for name in ("../precious.txt", str(precious), "..", ".", "", "fastdata.json"):
+        manifest = json.loads((out / "fastdata.json").read_text())
+        manifest["parts"].append({"file": name, "offset": 0, "bytes": 8, "sha256": "0" * 64})
+        (out / "fastdata.json").write_text(json.dumps(manifest))
+        with pytest.raises(DestinationError, match="no name of a data file"):
+            convert(source, out, to="lmdb", overwrite=True)
+        assert precious.read_text() == "not ours"
+        manifest["parts"].pop()
+        (out / "fastdata.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "touched"])
+def test_a_file_that_changes_after_the_scan_stops_the_conversion_by_name(
+    make_folder: Callable[..., Path], tmp_path: Path, on_error: str, change: str
+) -> None:
+    source, out = make_folder({"ant": 3}), tmp_path / "out"
+    victim = source / "ant" / "ant_001.jpg"
+    whole = victim.read_bytes()
+
+    def meddle() -> None:
+        if change == "touched":
+            os.utime(victim, ns=(0, 0))
+        else:
+            victim.write_bytes(whole + b"more" if change == "longer" else whole[:-9])
+
+    with pytest.raises(SourceError, match=f"{victim} was changed while"):
+        convert(
+            source, out, to="webdataset", on_error=on_error, progress=Watching("planned", meddle)
+        )
+    with pytest.raises(UnfinishedError):
+        open_dataset(out)
+
+
+def test_an_image_too_long_to_cover_the_size_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "source" / "ant").mkdir(parents=True)
+    thread = tmp_path / "source" / "ant" / "thread.png"
+    Image.new("RGB", (1, 60_000)).save(thread)
+    with pytest.raises(ImageError, match=r"thread\.png: scaled to cover 512x512, its 1x60000"):
+        convert(tmp_path / "source", tmp_path / "out", to="memmap", size=512)

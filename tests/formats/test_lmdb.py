@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -244,3 +245,21 @@ def test_a_database_of_other_bytes_is_refused(copied: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(DatasetError, match=f"{path} is damaged"):
         open_dataset(copied)
+
+
+def test_a_database_is_released_with_its_last_dataset(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    convert(make_folder({"ant": 3}), tmp_path / "out", to="lmdb")
+
+    def maps() -> int:
+        return Path("/proc/self/maps").read_text().count(str(tmp_path / "out" / "data.mdb"))
+
+    first, second = open_dataset(tmp_path / "out"), open_dataset(tmp_path / "out")
+    assert first.read(0) == second.read(0)
+    assert maps() > 0
+    first.close()
+    assert second.read(1)  # the other one still uses it
+    del first, second  # forgotten, not closed
+    gc.collect()
+    assert maps() == 0

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import turbojpeg
 from numpy.typing import NDArray
 
+import fastdata.decode.turbojpeg
 from fastdata import Recipe, make_loader, open_dataset
-from fastdata.errors import DataError, ImageError, UsageError
+from fastdata.errors import DataError, ImageError, MissingExtraError, UsageError
 from fastdata.registry import READERS, load
 
 # torch warns of more workers than CPUs, which is what these tests want on any machine.
@@ -272,3 +274,24 @@ def test_samples_at_fault_never_reach_a_transform(
         run(dataset, num_workers=workers, **options)
     found = run(dataset, num_workers=workers, on_error="skip", **options)
     assert same(found, without(whole, {BAD}, recipe.random))
+
+
+def test_a_decoder_that_cannot_work_is_no_faulty_sample(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With "skip" every good image would be left out, without a word."""
+
+    class Library:
+        def __init__(self) -> None:
+            raise RuntimeError("Unable to locate turbojpeg library automatically.")
+
+    monkeypatch.setattr(turbojpeg, "TurboJPEG", Library)
+    fastdata.decode.turbojpeg._library.cache_clear()
+    options = {"decoder": "turbojpeg"}
+    with (
+        make_loader(packed, 4, on_error="skip", num_workers=0, engine_options=options) as loader,
+        pytest.raises(MissingExtraError, match="libturbojpeg0"),
+    ):
+        list(loader)
+    assert not loader.skipped
+    fastdata.decode.turbojpeg._library.cache_clear()
