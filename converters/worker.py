@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
 
         from converters.plan import Plan
         from converters.write import ShardWriter
+        from fastdata.machine import keep_freed_memory
 
+        keep_freed_memory()
         cv2.setNumThreads(0)  # one process a core: OpenCV's own threads would only contend
         staging = Path(os.fsdecode(arguments[0]))
         writer = ShardWriter(Plan.load(staging), staging, arguments[1])

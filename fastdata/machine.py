@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 from fastdata.errors import UsageError
 
-__all__ = ["available_cpus", "environment_count"]
+__all__ = ["available_cpus", "environment_count", "keep_freed_memory"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+_MMAP_THRESHOLD = 32 << 20  # the most that glibc takes
+_TRIM_THRESHOLD = 256 << 20
 
 
 def available_cpus() -> int:
@@ -27,6 +32,18 @@ def environment_count(name: str, default: int) -> int:
     if not text.isdecimal():
         raise UsageError(f"expected the environment variable {name} to be a number, got {text!r}")
     return int(text)
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what is freed, in a process that decodes one image after the other.
+
+    By default an image's memory goes back to the system and comes as new pages for the next one:
+    a tenth of the time of decoding a photograph. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 
 def _cgroup_quota() -> float | None:

@@ -33,6 +33,7 @@ __all__ = ["WebDatasetReader", "WebDatasetWriter"]
 
 OFFSETS = "offsets.npy"
 _BLOCK = 512
+_SEND_BYTES = 8 << 20
 _LEAST_MAPS = 64  # shards a process keeps mapped, however low its limit on open files is
 
 
@@ -171,7 +172,7 @@ class _TarWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.size = 0
+        self.size = self._sent = 0
         self.digest = hashlib.sha256()
 
     def add(self, name: str, data: bytes) -> int:
@@ -191,6 +192,13 @@ class _TarWriter:
         self._file.write(data)
         self.digest.update(data)
         self.size += len(data)
+        if self.size - self._sent >= _SEND_BYTES:
+            # Starts writing to the disk what is new, so that the final sync need not wait for
+            # all of it; being dirty, these pages are not dropped.
+            self._file.flush()
+            span = self._sent, self.size - self._sent
+            os.posix_fadvise(self._file.fileno(), *span, os.POSIX_FADV_DONTNEED)
+            self._sent = self.size
 
 
 # Mode 0644, owner 0:0, modification time 0, a regular file, USTAR version 00. The checksum counts
