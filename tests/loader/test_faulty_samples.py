@@ -287,9 +287,9 @@ def test_a_decoder_that_cannot_work_is_no_faulty_sample(
 
     monkeypatch.setattr(turbojpeg, "TurboJPEG", Library)
     fastdata.decode.turbojpeg._library.cache_clear()
-    options = {"decoder": "turbojpeg"}
+    options: dict[str, Any] = {"engine_options": {"decoder": "turbojpeg"}, "num_workers": 0}
     with (
-        make_loader(packed, 4, on_error="skip", num_workers=0, engine_options=options) as loader,
+        make_loader(packed, 4, recipe=TRAIN, on_error="skip", **options) as loader,
         pytest.raises(MissingExtraError, match="libturbojpeg0"),
     ):
         list(loader)
