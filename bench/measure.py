@@ -41,7 +41,7 @@ def environment() -> dict[str, Any]:
         "cpu": cpu,
         "cpus": len(os.sched_getaffinity(0)),
         "load_before": os.getloadavg()[0],
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
         "versions": versions,
     }

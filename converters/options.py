@@ -76,7 +76,8 @@ class Options:
     def difference(self, other: dict[str, Any]) -> str | None:
         """The first option in which ``other`` (an earlier :meth:`as_json`) differs, in words."""
         mine = self.as_json()
-        for key in sorted(mine.keys() | other.keys()):
+        # The format first: it often is why another option differs.
+        for key in sorted(mine.keys() | other.keys(), key=lambda key: (key != "to", key)):
             before, now = other.get(key), mine.get(key)
             if before != now:
                 return f"--{key.replace('_', '-')} was {before!r} and is now {now!r}"

@@ -189,6 +189,7 @@ def _convert(parsed: argparse.Namespace) -> int:
 
 def _info(parsed: argparse.Namespace) -> int:
     from fastdata.dataset import open_dataset
+    from fastdata.manifest import MANIFEST
 
     with open_dataset(parsed.dst) as dataset:
         manifest = dataset.manifest
@@ -204,7 +205,8 @@ def _info(parsed: argparse.Namespace) -> int:
             facts |= {
                 "short_side": [int(short.min()), int(short.max())],
                 "long_side": [int(long.min()), int(long.max())],
-                "bytes": sum(part.bytes for part in manifest.parts),
+                "bytes": sum(part.bytes for part in manifest.parts)
+                + (dataset.path / MANIFEST).stat().st_size,
                 "files": len(manifest.files) + 1,
                 "skipped": manifest.skipped,
                 "conversion": manifest.conversion,

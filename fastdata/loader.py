@@ -216,6 +216,7 @@ class Loader:
 
         Right after :meth:`load_state_dict`, naming the loaded epoch keeps the loaded position.
         """
+        _expect_type("epoch", epoch, int)
         if self._begun or epoch != self._epoch:
             self._move(epoch, 0)
 
@@ -297,7 +298,7 @@ class Loader:
         if self.dataset.format == "folder":
             lines.append(
                 "A plain folder is read file by file and every header is looked at again in every "
-                "epoch; convert it with: fastdata convert SRC DST."
+                "epoch; convert it with: fastdata convert SRC DST --to webdataset."
             )
         settings = self._engine.settings
         if settings.transform is not None and recipe.mean is not None:

@@ -159,5 +159,5 @@ def _unfinished(root: Path) -> str:
         total = "an unknown number of"
     return (
         f"conversion of {root} unfinished: {done} of {total} shards; "
-        "run the same command again to resume"
+        "run the same fastdata convert again to resume"
     )

@@ -107,7 +107,7 @@ class Recipe:
         if isinstance(recipe, Recipe):
             return recipe
         name = "raw" if recipe is None else recipe
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise UsageError(
                 f"no recipe is named {name!r}; expected one of {', '.join(PRESETS)}, or a Recipe"
             )

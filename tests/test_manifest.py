@@ -214,7 +214,7 @@ def test_an_interrupted_conversion_says_how_far_it_came_and_how_to_go_on(
         Manifest.read(tmp_path)
     assert str(caught.value) == (
         f"conversion of {tmp_path} unfinished: {done} of 5 shards; "
-        "run the same command again to resume"
+        "run the same fastdata convert again to resume"
     )
 
 

@@ -125,5 +125,5 @@ def test_what_is_no_dataset_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=MANIFEST):
         verify(tmp_path)
     (tmp_path / STAGING).mkdir()
-    with pytest.raises(UnfinishedError, match="run the same command again"):
+    with pytest.raises(UnfinishedError, match="run the same fastdata convert again"):
         verify(tmp_path)
