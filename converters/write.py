@@ -19,8 +19,9 @@ from fastdata.manifest import Part
 from fastdata.paths import display
 from fastdata.registry import WRITERS, load
 
-_ADVICE = "repair or remove it, or leave such files out with --on-error skip"
 __all__ = ["ShardWriter", "load_record", "make_writer", "record_path"]
+
+_ADVICE = "repair or remove it, or leave such files out with --on-error skip"
 
 
 def make_writer(plan: Plan, staging: Path) -> Writer:
@@ -58,13 +59,12 @@ class ShardWriter:
         skipped: list[dict[str, str]] = []
 
         def samples() -> Iterator[Sample]:
-            scan = plan.source.scan
+            source, scan = plan.source, plan.source.scan
             for position in range(start, stop):
                 index = int(plan.order[position])
                 path = scan.paths[index]
                 label = int(scan.labels[index]) if scan.labels.ndim == 1 else None
                 try:
-                    source = plan.source
                     scanned = int(source.bytes[index]), int(source.mtimes[index])
                     sample = self._transform(scan.root, path, position, label, scanned)
                 except ImageError as error:
