@@ -52,7 +52,7 @@ def main() -> None:
 def _measure(folder: Path) -> None:
     from converters.options import Options
     from converters.plan import Plan
-    from converters.scan import scan_source
+    from converters.sources import scan_source
 
     started = time.perf_counter()
     plan = Plan.make(Options("webdataset"), scan_source(folder))

@@ -5,33 +5,30 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from converters.augment import check_augmentation
 from converters.destination import Destination
+from converters.faults import ON_ERROR, ErrorPolicy, SkipLimit
+from converters.finish import finish, skipped_entries
+from converters.labels import LABEL_COLUMN, PATH_COLUMN, read_classes, read_table
 from converters.local import run_shards
 from converters.options import Options
 from converters.plan import Plan
-from converters.scan import Source, scan_source
+from converters.sources import Source, scan_source
 from converters.write import load_record, make_writer, record_path
-from fastdata._version import __version__
-from fastdata.dataset import LABELS, PATHS, SIZES, SKIPPED
-from fastdata.errors import DataError, DestinationError, ImageError, UsageError
-from fastdata.files import npy_bytes, sha256_range, write_whole
-from fastdata.formats import ShardRecord, Writer
+from fastdata.dataset import SKIPPED
+from fastdata.errors import DestinationError, ImageError, UsageError
 from fastdata.machine import available_cpus
-from fastdata.manifest import MANIFEST, Manifest, Part
-from fastdata.paths import PathTable, display
+from fastdata.manifest import MANIFEST, Manifest
 
 __all__ = ["Conversion", "Progress", "convert"]
-
-ON_ERROR = ("raise", "skip")
 
 
 class Progress(Protocol):
@@ -74,7 +71,10 @@ class Conversion:
         format: its format.
         samples: number of samples in it.
         classes: number of classes.
-        skipped: number of source files left out, listed in ``skipped.jsonl``.
+        skipped: number of records left out, listed in ``skipped.jsonl``.
+        treated: reason -> number of samples that are not their source's own bytes, though nothing
+            was wrong with those.
+        repaired: what was wrong -> number of samples mended, listed in ``repaired.jsonl``.
         ignored: reason -> number of files and folders in the source that are no samples.
         bytes: size of the dataset's files.
         seconds: wall time of this run.
@@ -87,6 +87,8 @@ class Conversion:
     samples: int
     classes: int
     skipped: int
+    treated: dict[str, int]
+    repaired: dict[str, int]
     ignored: dict[str, int]
     bytes: int
     seconds: float
@@ -106,20 +108,30 @@ def convert(
     seed: int = 0,
     shard_size: int | None = None,
     name: str = "shard",
-    workers: int | None = None,
     check: str = "decode",
+    exif: str = "apply",
+    strict: bool = False,
+    labels: str | os.PathLike[str] | None = None,
+    path_column: str = PATH_COLUMN,
+    label_column: str | Sequence[str] = LABEL_COLUMN,
+    classes: str | os.PathLike[str] | None = None,
+    augment: str | None = None,
+    copies: int = 1,
+    workers: int | None = None,
     on_error: str = "raise",
+    max_errors: int | str | None = None,
     overwrite: bool = False,
     resume: bool | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
-    """Convert a folder of images into a dataset.
+    """Convert images into a dataset.
 
     A baseline JPEG that needs no change of its pixels passes through byte for byte. The result's
     bytes depend on the source and on the arguments before ``workers`` alone.
 
     Args:
-        src: a folder with a folder per class, or with the images themselves.
+        src: a folder with a folder per class, or with the images themselves; a dataset; a folder
+            of other people's WebDataset shards, or one shard.
         dst: the dataset's folder; absent, empty, or holding this same conversion.
         to: ``"webdataset"``, ``"lmdb"`` or ``"memmap"``.
         resize: scale the short side down to this many pixels; never enlarges.
@@ -130,11 +142,23 @@ def convert(
         seed: of the shuffle.
         shard_size: source bytes of a shard; None chooses by the source's size.
         name: prefix of the shards' names.
-        workers: processes; None: the CPUs that this process may use.
         check: ``"decode"``: decode every image once, also where its bytes pass through;
             ``"structure"``: only walk the markers of those.
+        exif: ``"apply"``: turn the pixels as the EXIF orientation says; ``"ignore"``: leave them as
+            they are stored, as torchvision does. The tag goes in both cases.
+        strict: refuse images that need repair, though their pixels are whole.
+        labels: ``.csv``, ``.tsv`` or ``.jsonl`` file of paths and labels, see
+            :func:`converters.labels.read_table`; None: class folders are the labels.
+        path_column, label_column: its columns; several label columns give labels [N, K].
+        classes: a dataset, or a text file with a name in a line: count labels by these classes.
+        augment: operations joined by ``+`` (see :data:`converters.augment.OPERATIONS`), or
+            ``"module:function"``, a callable on a PIL image: what to make the variants by.
+        copies: variants of each source image.
+        workers: processes; None: the CPUs that this process may use.
         on_error: ``"raise"``, or ``"skip"``: leave out images that are at fault and list them in
             ``skipped.jsonl``.
+        max_errors: with ``"skip"``: the most images to leave out, a number or ``"1%"``; None: any
+            number.
         overwrite: replace the dataset that lies at ``dst``; removes only files that its manifest
             names, and only when the new one is whole.
         resume: None: go on with an interrupted conversion where one lies there; True: demand
@@ -152,16 +176,39 @@ def convert(
     started = time.monotonic()
     progress = _Silent() if progress is None else progress
     sizes = (size, size) if isinstance(size, int) else size
-    options = Options(to, resize, sizes, quality, shuffle, seed, shard_size, name, check)
+    options = Options(
+        to=to,
+        resize=resize,
+        size=sizes,
+        quality=quality,
+        shuffle=shuffle,
+        seed=seed,
+        shard_size=shard_size,
+        name=name,
+        check=check,
+        exif=exif,
+        strict=strict,
+        augment=augment,
+        copies=copies,
+        augment_code="" if augment is None else check_augmentation(augment),
+    )
     workers = available_cpus() if workers is None else workers
     if workers < 1:
         raise UsageError(f"expected --workers of at least 1, got {workers}")
     if on_error not in ON_ERROR:
         raise UsageError(f"expected --on-error {' or '.join(ON_ERROR)}, got {on_error!r}")
+    if max_errors is not None and on_error != "skip":
+        raise UsageError("--max-errors bounds what --on-error skip leaves out: give both")
+    policy = ErrorPolicy(on_error, SkipLimit.parse(max_errors))
     destination = Destination(Path(os.path.abspath(dst)))
     destination.check(Path(src), resume)
     with _closing(progress):
-        source = scan_source(src, progress.scanned)
+        columns = [label_column] if isinstance(label_column, str) else list(label_column)
+        table = None if labels is None else read_table(labels, path_column, columns)
+        known = None if classes is None else read_classes(classes)
+        source = scan_source(src, table, known, progress.scanned)
+        if augment is not None and len(source.groups):
+            raise UsageError(f"{os.fspath(src)} holds augmented copies already")
         old = destination.finished()
         if old is not None:
             destination.clean()
@@ -169,6 +216,7 @@ def convert(
             destination.check_replaceable(old, options, source)
             if old.skipped and on_error == "raise":
                 _raise_skipped(destination.root / SKIPPED)
+            policy.check(old.skipped, len(source), destination.root / SKIPPED)
             return _report(old, destination, source, started, already_done=True)
         with destination.lock():
             if old is None and destination.finished() is not None:
@@ -181,7 +229,7 @@ def convert(
                 resumed = sum(1 for _ in destination.staging.glob("shard-*.npz"))
             else:
                 plan = Plan.make(options, source)
-                resumed = _carry_out(plan, destination, workers, on_error, resume, progress)
+                resumed = _carry_out(plan, destination, workers, policy, resume, progress)
             manifest = destination.publish()
         return _report(manifest, destination, source, started, resumed=resumed)
 
@@ -198,7 +246,7 @@ def _carry_out(
     plan: Plan,
     destination: Destination,
     workers: int,
-    on_error: str,
+    policy: ErrorPolicy,
     resume: bool | None,
     progress: Progress,
 ) -> int:
@@ -206,65 +254,25 @@ def _carry_out(
     staging = destination.staging
     writer = make_writer(plan, staging)
     if not destination.resumable(plan, resume):
+        policy.check_source(plan.source)
         writer.prepare(plan.starts)
         plan.save(staging)
     done = [k for k in range(plan.shards) if record_path(staging, k).exists()]
     counts = np.diff(plan.starts)
     progress.planned(len(plan.order), int(counts[done].sum()))
     missing = sorted(set(range(plan.shards)) - set(done))
-    run_shards(staging, missing, workers, on_error, progress.converted)
+    skipped = sum(len(skipped_entries(load_record(staging, k))) for k in done)
+
+    def report(images: int, left_out: int) -> None:
+        nonlocal skipped
+        skipped += left_out
+        policy.check(skipped, len(plan.source))
+        progress.converted(images)
+
+    run_shards(staging, missing, workers, policy.on_error, report)
     shards = [load_record(staging, k) for k in range(plan.shards)]
-    _finish(plan, writer, destination, shards, on_error, progress.note)
+    finish(plan, writer, destination, shards, policy, progress.note)
     return len(done)
-
-
-def _finish(
-    plan: Plan,
-    writer: Writer,
-    destination: Destination,
-    shards: list[ShardRecord],
-    on_error: str,
-    note: Callable[[str], None],
-) -> None:
-    """Write the format's last files, the sidecars, and the manifest that says all is whole."""
-    staging, scan = destination.staging, plan.source.scan
-    skipped = [entry for shard in shards for entry in shard.skipped]
-    positions = np.concatenate([shard.positions for shard in shards])
-    if skipped and on_error == "raise":  # they were skipped by the run that this one resumes
-        first = skipped[0]
-        raise ImageError(os.path.join(display(scan.root), first["path"]), first["reason"])
-    if not len(positions):
-        raise DataError(
-            f"none of the {len(plan.order)} images in {display(scan.root)} can be used; the "
-            f"first: {skipped[0]['path']}: {skipped[0]['reason']}"
-        )
-    indices = plan.order[positions]
-    labels: NDArray[np.int64] = scan.labels[indices]
-    parts = writer.finish(shards, labels, note)
-    sidecars = {
-        LABELS: npy_bytes(labels),
-        SIZES: npy_bytes(np.concatenate([shard.sizes for shard in shards])),
-        PATHS: PathTable.of(scan.paths[i] for i in indices.tolist()).tobytes(),
-        SKIPPED: "".join(json.dumps(entry) + "\n" for entry in skipped).encode("ascii"),
-    }
-    for name, data in sidecars.items():
-        with write_whole(staging / name) as file:
-            file.write(data)
-        digest = sha256_range(staging / name, 0, len(data))
-        parts.append(Part(name, 0, len(data), digest))
-    manifest = Manifest(
-        format=plan.options.to,
-        samples=len(positions),
-        classes=scan.classes,
-        image_size=None if writer.encoded else writer.image_size,
-        conversion=plan.options.as_json(),
-        source=plan.source.summary(),
-        skipped=len(skipped),
-        created_by=f"fastdata {__version__}",
-        parts=parts,
-    )
-    destination.check_names(manifest)
-    manifest.write(staging)
 
 
 def _raise_skipped(path: Path) -> None:
@@ -292,7 +300,9 @@ def _report(
         samples=manifest.samples,
         classes=len(manifest.classes),
         skipped=manifest.skipped,
-        ignored=source.scan.ignored,
+        treated=manifest.treated,
+        repaired=manifest.repaired,
+        ignored=source.ignored,
         bytes=sum(part.bytes for part in manifest.parts)
         + (destination.root / MANIFEST).stat().st_size,
         seconds=time.monotonic() - started,

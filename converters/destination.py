@@ -16,7 +16,7 @@ from pathlib import Path
 
 from converters.options import Options
 from converters.plan import PLAN, Plan
-from converters.scan import Source
+from converters.sources import Source
 from fastdata.errors import DatasetError, DestinationError, StorageError, UsageError
 from fastdata.files import storage_errors, sync_directory, write_whole
 from fastdata.manifest import MANIFEST, STAGING, Manifest

@@ -24,7 +24,7 @@ def run_shards(
     shards: Iterable[int],
     workers: int,
     on_error: str,
-    progress: Callable[[int], None],
+    progress: Callable[[int, int], None],
 ) -> None:
     """Write shards of the plan in ``staging`` by ``workers`` processes.
 
@@ -33,7 +33,8 @@ def run_shards(
         shards: numbers of the shards to write.
         workers: number of processes.
         on_error: ``"raise"`` or ``"skip"``, for images that are at fault.
-        progress: called with the number of images done since the last call.
+        progress: called with the numbers of images done, and left out, since the last call; it may
+            raise to end the work.
 
     Raises:
         FastdataError: the first error of any worker; the others are ended.
@@ -52,7 +53,7 @@ def run_shards(
                     worker = key.data
                     for answer in worker.read():
                         if "images" in answer:
-                            progress(answer["images"])
+                            progress(answer["images"], answer["skipped"])
                         elif "done" not in answer:
                             raise _error(answer)
                         elif queue:

@@ -9,10 +9,12 @@ from typing import Any
 from fastdata.errors import UsageError
 from fastdata.registry import WRITERS, load
 
-__all__ = ["CHECKS", "Options", "parse_bytes", "parse_size"]
+__all__ = ["CHECKS", "EXIF", "Options", "parse_bytes", "parse_size"]
 
 CHECKS = ("decode", "structure")
+EXIF = ("apply", "ignore")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+_MOST_COPIES = 1000
 _MAX_SIDE = 65_535  # of a JPEG, and more than anyone trains on
 
 
@@ -30,6 +32,12 @@ class Options:
         name: prefix of the shards' names, and of the split in their indices.
         check: ``"decode"``: every image is decoded once; ``"structure"``: bytes that pass
             through are only walked marker by marker.
+        exif: ``"apply"``: pixels are turned as the EXIF orientation says; ``"ignore"``: they stay
+            as they are stored, and the tag goes.
+        strict: refuse images that need repair, though their pixels are whole.
+        augment: preset or ``"module:function"`` of the variants; None makes none.
+        copies: variants of each source image.
+        augment_code: fingerprint of the user's module.
 
     Raises:
         UsageError: a value, or a combination, cannot be carried out.
@@ -45,6 +53,11 @@ class Options:
     shard_size: int | None = None
     name: str = "shard"
     check: str = "decode"
+    exif: str = "apply"
+    strict: bool = False
+    augment: str | None = None
+    copies: int = 1
+    augment_code: str = ""
 
     def __post_init__(self) -> None:
         encoded = load(WRITERS, self.to, "format").encoded
@@ -68,6 +81,12 @@ class Options:
             )
         if self.check not in CHECKS:
             raise UsageError(f"expected --check {' or '.join(CHECKS)}, got {self.check!r}")
+        if self.exif not in EXIF:
+            raise UsageError(f"expected --exif {' or '.join(EXIF)}, got {self.exif!r}")
+        if not 1 <= self.copies <= _MOST_COPIES:
+            raise UsageError(f"expected --copies from 1 to {_MOST_COPIES}, got {self.copies}")
+        if self.copies > 1 and self.augment is None:
+            raise UsageError("--copies without --augment would store each image several times over")
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values, equal for equal options."""
@@ -79,6 +98,8 @@ class Options:
         # The format first: it often is why another option differs.
         for key in sorted(mine.keys() | other.keys(), key=lambda key: (key != "to", key)):
             before, now = other.get(key), mine.get(key)
+            if before != now and key == "augment_code":
+                return "the module of --augment was changed"
             if before != now:
                 return f"--{key.replace('_', '-')} was {before!r} and is now {now!r}"
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from converters.options import Options
-from converters.scan import Source
+from converters.sources import Source, Unreadable
 from fastdata.errors import DestinationError
 from fastdata.files import npy_bytes, write_whole
-from fastdata.formats.folder import FolderScan
 from fastdata.hashing import derive_key
 from fastdata.paths import PathTable, display
 from fastdata.sampling import shuffled
@@ -28,6 +27,9 @@ __all__ = ["Plan"]
 
 PLAN = "plan.json"
 _SHUFFLE = 4  # purpose word of the shuffle's key, see hashing.derive_key
+_SOURCE_ARRAYS = ("labels", "bytes", "stamps", "places", "groups")
+_SOURCE_TABLES = ("paths", "files")
+_SMALL = 1 << 20
 _DEFAULT_SHARDS = 32
 _DEFAULT_SHARD_BYTES = (4_000_000, 256_000_000)
 
@@ -39,8 +41,8 @@ class Plan:
     Attributes:
         options: the arguments that decide the bytes.
         source: what will be converted, in the source's order.
-        order: int64 [N], the source index at each plan position.
-        starts: int64 [shards + 1], the first plan position of each shard, and N.
+        order: int64 [N * copies], the item at each plan position: source index * copies + copy.
+        starts: int64 [shards + 1], the first plan position of each shard, and their total.
     """
 
     options: Options
@@ -52,13 +54,17 @@ class Plan:
     def shards(self) -> int:
         return len(self.starts) - 1
 
+    def item(self, position: int) -> tuple[int, int]:
+        """Source index and copy at a plan position."""
+        return divmod(int(self.order[position]), self.options.copies)
+
     @classmethod
     def make(cls, options: Options, source: Source) -> Plan:
         """Order the samples and cut them into shards."""
-        order = np.arange(len(source), dtype=np.int64)
-        if options.shuffle:
-            order = shuffled(len(source), derive_key(options.seed, _SHUFFLE), order)
-        sizes = np.maximum(source.bytes[order], 0)
+        order = np.arange(len(source) * options.copies, dtype=np.int64)
+        if options.shuffle:  # copies of an image part, as images of a class do
+            order = shuffled(len(order), derive_key(options.seed, _SHUFFLE), order)
+        sizes = np.maximum(source.bytes[order // options.copies], 0)
         ends = np.cumsum(sizes)
         # The default gives small sources shards enough for every worker, and does not look at
         # how many workers there are: the plan must be the same for any number of them.
@@ -70,22 +76,21 @@ class Plan:
 
     def save(self, staging: Path) -> None:
         """Write the plan; ``plan.json`` comes last and says that the rest is there."""
-        scan = self.source.scan
-        arrays = {
-            "plan-labels.npy": npy_bytes(scan.labels),
-            "plan-paths.bin": scan.paths.tobytes(),
-            "plan-bytes.npy": npy_bytes(self.source.bytes),
-            "plan-mtimes.npy": npy_bytes(self.source.mtimes),
-            "plan-order.npy": npy_bytes(self.order),
-            "plan-starts.npy": npy_bytes(self.starts),
-        }
-        for name, data in arrays.items():
-            with write_whole(staging / name) as file:
+        source = self.source
+        arrays = {name: npy_bytes(getattr(source, name)) for name in _SOURCE_ARRAYS}
+        tables = {name: getattr(source, name).tobytes() for name in _SOURCE_TABLES}
+        plan = {"order": npy_bytes(self.order), "starts": npy_bytes(self.starts)}
+        for name, data in {**arrays, **tables, **plan}.items():
+            with write_whole(_plan_file(staging, name)) as file:
                 file.write(data)
         document = {
             "options": self.options.as_json(),
-            "root": os.fsdecode(scan.root),
-            "classes": scan.classes,
+            "kind": source.kind,
+            "root": os.fsdecode(source.root),
+            "classes": source.classes,
+            "columns": source.columns,
+            "identity": source.identity,
+            "unreadable": [asdict(folder) for folder in source.unreadable],
             "shards": self.shards,
         }
         with write_whole(staging / PLAN) as file:
@@ -97,19 +102,21 @@ class Plan:
         document = _document(staging)
         size = document["options"]["size"]
         options = Options(**{**document["options"], "size": None if size is None else tuple(size)})
-        scan = FolderScan(
-            os.fsencode(document["root"]),
-            PathTable.open(staging / "plan-paths.bin"),
-            np.load(staging / "plan-labels.npy"),
-            document["classes"],
-        )
+        columns: dict[str, Any] = {
+            **{name: _mapped(_plan_file(staging, name)) for name in _SOURCE_ARRAYS},
+            **{name: PathTable.open(_plan_file(staging, name)) for name in _SOURCE_TABLES},
+        }
         source = Source(
-            scan,
-            np.load(staging / "plan-bytes.npy", mmap_mode="r"),
-            np.load(staging / "plan-mtimes.npy", mmap_mode="r"),
+            kind=document["kind"],
+            root=os.fsencode(document["root"]),
+            classes=document["classes"],
+            columns=document["columns"],
+            identity=document["identity"],
+            unreadable=[Unreadable(**folder) for folder in document["unreadable"]],
+            **columns,
         )
-        order = np.load(staging / "plan-order.npy", mmap_mode="r")
-        return cls(options, source, order, np.load(staging / "plan-starts.npy"))
+        order, starts = (_mapped(_plan_file(staging, name)) for name in ("order", "starts"))
+        return cls(options, source, order, starts)
 
     def check_resumable(self, staging: Path) -> None:
         """Refuse to go on with the conversion in ``staging`` unless its plan is this one.
@@ -128,6 +135,17 @@ class Plan:
             )
 
 
+def _plan_file(staging: Path, name: str) -> Path:
+    return staging / f"plan-{name}"
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    # An array without elements cannot be mapped, and a small one need not be.
+    mode: Any = "r" if path.stat().st_size > _SMALL else None
+    array: NDArray[Any] = np.load(path, mmap_mode=mode)
+    return array
+
+
 def _document(staging: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((staging / PLAN).read_bytes())
     return document
@@ -135,17 +153,18 @@ def _document(staging: Path) -> dict[str, Any]:
 
 def _source_difference(now: Source, before: Source) -> str | None:
     """The first way in which two scans of a source differ, in words."""
-    paths_now, paths_before = now.scan.paths, before.scan.paths
-    if now.scan.root != before.scan.root:
-        return f"the source was {display(before.scan.root)} and is now {display(now.scan.root)}"
-    for i in range(min(len(paths_now), len(paths_before))):
-        if paths_now[i] != paths_before[i]:
-            return f"in the source, {display(paths_before[i])} was followed or replaced by " + (
-                f"{display(paths_now[i])}"
+    if now.root != before.root:
+        return f"the source was {display(before.root)} and is now {display(now.root)}"
+    for i in range(min(len(now), len(before))):
+        if now.paths[i] != before.paths[i]:
+            return f"in the source, {display(before.paths[i])} was followed or replaced by " + (
+                f"{display(now.paths[i])}"
             )
-    if len(paths_now) != len(paths_before):
-        return f"the source had {len(paths_before)} images and has now {len(paths_now)}"
-    changed = np.flatnonzero((now.bytes != before.bytes) | (now.mtimes != before.mtimes))
+    if len(now) != len(before):
+        return f"the source had {len(before)} images and has now {len(now)}"
+    changed = np.flatnonzero((now.bytes != before.bytes) | (now.stamps != before.stamps))
     if changed.size:
-        return f"{display(paths_now[int(changed[0])])} was changed in the source"
+        return f"{display(now.paths[int(changed[0])])} was changed in the source"
+    if now.summary() != before.summary() or now.columns != before.columns:
+        return "the labels or classes were changed"
     return None

@@ -1,109 +1,184 @@
-"""One source file -> one sample: the file's own bytes where they serve, else new ones."""
+"""One record -> one sample: its own bytes where they serve, else new ones."""
 
 from __future__ import annotations
 
-import os
+from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
+from PIL import Image
 
+from converters.augment import Augmentation, load_augmentation, variant_key
 from converters.options import Options
-from fastdata.decode import Decode, PixelBuffer, decode_any, reduced
-from fastdata.errors import ImageError, SourceError, StorageError
-from fastdata.files import SYSTEM_FAULTS
-from fastdata.formats import Sample
-from fastdata.header import MAX_PIXELS, Header, read_header
-from fastdata.paths import display
+from converters.policy import NO_END, Verdict, check_entropy, judge, without_padding
+from fastdata.decode import Decode, PixelBuffer, reduced, upright
+from fastdata.decode.pillow import decode_unusual, to_rgb
+from fastdata.errors import ImageError, UsageError
+from fastdata.formats import Label, Sample
+from fastdata.header import MAX_PIXELS
 from fastdata.registry import DECODERS, DEFAULT_DECODER, WRITERS, load
+from fastdata.seeding import seed_generators
 
 __all__ = ["Transform", "scaled_size"]
+
+Pixels = NDArray[np.uint8]
 
 _CHECK_REDUCTION = 8
 _SUBSAMPLING = "420"  # of what is encoded anew: a camera's, and what GPU decoders are built for
 
 
 class Transform:
-    """Turns source files into samples as the options say; keeps one buffer between calls."""
+    """Turns records into samples as the options say; keeps one buffer between calls."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._encoded: bool = load(WRITERS, options.to, "format").encoded
         self._decode: Decode = load(DECODERS, DEFAULT_DECODER, "decoder")
         self._buffer = PixelBuffer()
+        self._augment: Augmentation | None = None
+        if options.augment is not None:
+            self._augment = load_augmentation(options.augment, options.size)
 
     def __call__(
         self,
-        root: bytes,
-        path: bytes,
+        record: bytes | Pixels,
+        name: str,
         position: int,
-        label: int | None,
-        scanned: tuple[int, int] | None = None,
+        path: bytes,
+        label: Label,
+        copy: int = 0,
     ) -> Sample:
-        """Make the sample of the file ``root/path``, at ``position`` in the plan.
+        """Make a sample.
 
         Args:
-            scanned: size in bytes and modification time in ns that the file must have.
+            record: an encoded image, or pixels, uint8 [H, W, 3].
+            name: what to call it in a message.
+            position: its place in the plan.
+            path: of the source.
+            label: of the sample.
+            copy: which variant of its source it is.
 
         Raises:
-            SourceError: the file is not the one that was scanned.
-            ImageError: the file cannot be read, or is no whole image; it names the file.
-            StorageError: the disk or the system is at fault; skipping the file would hide that.
+            ImageError: the record is no whole image, or needs repair and ``strict`` forbids that.
+            UsageError: the user's augmentation failed.
         """
-        full = os.path.join(root, path)
+        sample = Sample(position, path, label, 0, 0, copy=copy)
         try:
-            with open(full, "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                data = file.read()
-            found = (status.st_size, status.st_mtime_ns)
-            if scanned is not None and (found != scanned or len(data) != scanned[0]):
-                raise SourceError(
-                    f"{display(full)} was changed while the source was converted; leave the source "
-                    "alone and run the command again with --no-resume"
-                )
-            header = read_header(data, to_end=True)
-            size = self._target(header)
-            if self._encoded and header.plain and size == (header.width, header.height):
-                if self._options.check == "decode":
-                    # Every coefficient is decoded, which is where damage shows; at an eighth of
-                    # the size what cannot fail (inverse DCT, colours) is spared.
-                    small = self._buffer.shaped(*reduced(size, _CHECK_REDUCTION))
-                    self._decode(data, size, _CHECK_REDUCTION, out=small)
-                return Sample(position, path, label, *size, data=data)
-            pixels = self._scale(self._pixels(data, header), size)
-            if not self._encoded:
-                return Sample(position, path, label, *size, pixels=pixels)
-            data = simplejpeg.encode_jpeg(
-                np.ascontiguousarray(pixels), self._options.quality, colorsubsampling=_SUBSAMPLING
-            )
-            return Sample(position, path, label, *size, data=data)
-        except OSError as error:
-            if error.errno in SYSTEM_FAULTS:
-                raise StorageError(
-                    f"cannot read {display(full)}: {error.strerror}; check the source's disk and "
-                    "run the same command again"
-                ) from error
-            raise ImageError(display(full), f"cannot be read: {error.strerror}") from error
+            if isinstance(record, bytes):
+                return self._from_bytes(record, sample, name)
+            return self._finish(record, sample, name)
         except (ValueError, cv2.error) as error:
-            raise ImageError(display(full), str(error)) from error
+            if isinstance(error, UsageError):
+                raise
+            raise ImageError(name, str(error)) from error
 
-    def _target(self, header: Header) -> tuple[int, int]:
+    def _from_bytes(self, data: bytes, sample: Sample, name: str) -> Sample:
+        options = self._options
+        verdict = judge(data, exif=options.exif == "apply")
+        size = verdict.header.width, verdict.header.height
+        keeps = verdict.keep and self._encoded and self._augment is None
+        if keeps and self._target(*size) == size:
+            if options.check == "decode" or verdict.repaired:
+                verdict = self._checked(verdict)
+            sample = _noted(sample, verdict)._replace(
+                width=size[0], height=size[1], data=verdict.data
+            )
+        else:
+            verdict, pixels = self._pixels(verdict)
+            sample = self._finish(pixels, _noted(sample, verdict), name)
+        if options.strict and sample.repaired:
+            raise ValueError(f"{', '.join(sample.repaired)}; --strict takes no repaired image")
+        return sample
+
+    def _checked(self, verdict: Verdict) -> Verdict:
+        """Decode every coefficient, which is where damage shows; at an eighth of the size what
+        cannot fail (inverse DCT, colours) is spared."""
+        size = verdict.header.stored_size
+        small = self._buffer.shaped(*reduced(size, _CHECK_REDUCTION))
+        verdict, _ = self._decoded(verdict, _CHECK_REDUCTION, small)
+        return verdict
+
+    def _decoded(self, verdict: Verdict, reduction: int, out: Pixels) -> tuple[Verdict, Pixels]:
+        """Decode a JPEG, without what a decoder may stumble over."""
+        size = verdict.header.stored_size
+        try:
+            return verdict, self._decode(verdict.data, size, reduction, out=out)
+        except ValueError as error:
+            if NO_END in verdict.repaired:
+                raise ValueError(f"truncated JPEG: {NO_END}, and more") from error
+            shorter = without_padding(verdict.data, error)
+            if shorter is None:
+                raise
+        pixels = self._decode(shorter, size, reduction, out=out)
+        return verdict.repaired_as("zero bytes before the end marker", shorter), pixels
+
+    def _pixels(self, verdict: Verdict) -> tuple[Verdict, Pixels]:
+        """The upright pixels of an image."""
+        header = verdict.header
+        if header.decodable:
+            out = self._buffer.shaped(*header.stored_size)
+            verdict, pixels = self._decoded(verdict, 1, out)
+        else:
+            if header.structure is not None:
+                check_entropy(verdict.data, header.structure)
+            pixels = decode_unusual(verdict.data)
+        return verdict, upright(pixels, header.orientation)
+
+    def _finish(self, pixels: Pixels, sample: Sample, name: str) -> Sample:
+        """Augment, scale, and encode where the format takes encoded images."""
+        treated = list(sample.treated)
+        if self._augment is not None:
+            pixels = self._augmented(pixels, sample, name)
+            treated.append("augmented")
+        size = pixels.shape[1], pixels.shape[0]
+        target = self._target(*size)
+        if target != size:
+            pixels = self._scale(pixels, target)
+            treated.append("scaled")
+        sample = sample._replace(width=target[0], height=target[1], treated=tuple(treated))
+        if not self._encoded:
+            return sample._replace(pixels=pixels)
+        data = simplejpeg.encode_jpeg(
+            np.ascontiguousarray(pixels), self._options.quality, colorsubsampling=_SUBSAMPLING
+        )
+        return sample._replace(data=data)
+
+    def _augmented(self, pixels: Pixels, sample: Sample, name: str) -> Pixels:
+        assert self._augment is not None
+        seed_generators(variant_key(self._options.seed, sample.path, sample.copy))
+        what = f"--augment {self._options.augment}"
+        try:
+            made: Any = self._augment(Image.fromarray(pixels))
+        except Exception as error:
+            raise UsageError(f"{what} failed on {name}: {type(error).__name__}: {error}") from error
+        if isinstance(made, Image.Image):
+            made = to_rgb(made)
+        if not (
+            isinstance(made, np.ndarray)
+            and made.dtype == np.uint8
+            and made.ndim == 3
+            and made.shape[2] == 3
+            and made.size
+        ):
+            kind = f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else repr(made)
+            raise UsageError(
+                f"{what}: expected a PIL image or a uint8 array [H, W, 3], got {kind:.80} "
+                f"for {name}"
+            )
+        return made
+
+    def _target(self, width: int, height: int) -> tuple[int, int]:
         """Width and height of what is written."""
         options = self._options
         if options.size is not None:
             return options.size[1], options.size[0]
-        if options.resize is not None and min(header.width, header.height) > options.resize:
-            return scaled_size(header.width, header.height, options.resize)
-        return header.width, header.height
+        if options.resize is not None and min(width, height) > options.resize:
+            return scaled_size(width, height, options.resize)
+        return width, height
 
-    def _pixels(self, data: bytes, header: Header) -> NDArray[np.uint8]:
-        if not header.plain:
-            return decode_any(data, self._decode)
-        size = (header.width, header.height)
-        return self._decode(data, size, out=self._buffer.shaped(*size))
-
-    def _scale(self, pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    def _scale(self, pixels: Pixels, size: tuple[int, int]) -> Pixels:
         """Scale to cover ``size`` (width, height), then cut out the centre."""
         height, width = pixels.shape[:2]
         if self._options.size is None:
@@ -128,6 +203,10 @@ class Transform:
             pixels = np.asarray(cv2.resize(pixels, covering, interpolation=how), np.uint8)
         left, top = (covering[0] - size[0]) // 2, (covering[1] - size[1]) // 2
         return pixels[top : top + size[1], left : left + size[0]]
+
+
+def _noted(sample: Sample, verdict: Verdict) -> Sample:
+    return sample._replace(treated=verdict.treated, repaired=verdict.repaired)
 
 
 def scaled_size(width: int, height: int, short: int) -> tuple[int, int]:

@@ -40,7 +40,10 @@ def main(arguments: list[str]) -> int:
         keep_freed_memory()
         cv2.setNumThreads(0)  # one process a core: OpenCV's own threads would only contend
         staging = Path(os.fsdecode(arguments[0]))
-        writer = ShardWriter(Plan.load(staging), staging, arguments[1])
+        plan = Plan.load(staging)
+        if plan.options.augment is not None:
+            _one_torch_thread()
+        writer = ShardWriter(plan, staging, arguments[1])
         for line in sys.stdin:
             shard = int(line)
             progress = _Progress(answers)
@@ -61,22 +64,33 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _one_torch_thread() -> None:
+    """What augmentations run on: one process a core, and the same sums on every machine."""
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.set_num_threads(1)
+
+
 class _Progress:
     """Counts images and reports them now and then."""
 
     def __init__(self, answers: TextIO) -> None:
         self._answers = answers
-        self._count = 0
+        self._images = self._skipped = 0
         self._next = time.monotonic() + _REPORT_SECONDS
 
-    def __call__(self, images: int) -> None:
-        self._count += images
+    def __call__(self, images: int, skipped: int) -> None:
+        self._images += images
+        self._skipped += skipped
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
-        _answer(self._answers, images=self._count)
-        self._count, self._next = 0, time.monotonic() + _REPORT_SECONDS
+        _answer(self._answers, images=self._images, skipped=self._skipped)
+        self._images = self._skipped = 0
+        self._next = time.monotonic() + _REPORT_SECONDS
 
 
 def _answer(answers: TextIO, **fields: Any) -> None:

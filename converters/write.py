@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from converters.faults import ADVICE
 from converters.plan import Plan
+from converters.sources import open_records
 from converters.transform import Transform
 from fastdata.errors import ImageError
 from fastdata.files import write_whole
@@ -21,13 +25,12 @@ from fastdata.registry import WRITERS, load
 
 __all__ = ["ShardWriter", "load_record", "make_writer", "record_path"]
 
-_ADVICE = "repair or remove it, or leave such files out with --on-error skip"
-
 
 def make_writer(plan: Plan, staging: Path) -> Writer:
     """The format's writer for a plan."""
     options = plan.options
-    writer: Writer = load(WRITERS, options.to, "format")(staging, options.name, options.size)
+    make = load(WRITERS, options.to, "format")
+    writer: Writer = make(staging, options.name, options.size, options.copies)
     return writer
 
 
@@ -39,14 +42,15 @@ class ShardWriter:
         self._staging = staging
         self._skip = on_error == "skip"
         self._writer = make_writer(plan, staging)
+        self._records = open_records(plan.source)
         self._transform = Transform(plan.options)
 
-    def write(self, shard: int, progress: Callable[[int], None]) -> None:
+    def write(self, shard: int, progress: Callable[[int, int], None]) -> None:
         """Write a shard, and its record when everything of it is safely on disk.
 
         Args:
             shard: its number.
-            progress: called with 1 after each image.
+            progress: called after each image with 1, and with 1 where it was left out, else 0.
 
         Raises:
             ImageError: an image is at fault and ``on_error`` is ``"raise"``.
@@ -56,27 +60,30 @@ class ShardWriter:
         start, stop = int(plan.starts[shard]), int(plan.starts[shard + 1])
         positions: list[int] = []
         sizes: list[tuple[int, int]] = []
-        skipped: list[dict[str, str]] = []
+        skipped: list[dict[str, Any]] = []
+        treated: Counter[str] = Counter()
+        repaired: list[dict[str, Any]] = []
 
         def samples() -> Iterator[Sample]:
-            source, scan = plan.source, plan.source.scan
             for position in range(start, stop):
-                index = int(plan.order[position])
-                path = scan.paths[index]
-                label = int(scan.labels[index]) if scan.labels.ndim == 1 else None
+                path = display(plan.source.paths[plan.item(position)[0]])
                 try:
-                    scanned = int(source.bytes[index]), int(source.mtimes[index])
-                    sample = self._transform(scan.root, path, position, label, scanned)
+                    sample = self._sample(position)
                 except ImageError as error:
                     if not self._skip:
-                        raise ImageError(error.path, f"{error.reason}; {_ADVICE}") from error
+                        raise ImageError(error.path, f"{error.reason}; {ADVICE}") from error
                     reason, kind = error.reason, type(error.__cause__ or error).__name__
-                    skipped.append({"path": display(path), "reason": reason, "error": kind})
-                else:
-                    positions.append(position)
-                    sizes.append((sample.width, sample.height))
-                    yield sample
-                progress(1)
+                    copy = plan.item(position)[1]
+                    skipped.append({"path": path, "reason": reason, "error": kind, "copy": copy})
+                    progress(1, int(copy == 0))
+                    continue
+                positions.append(position)
+                sizes.append((sample.width, sample.height))
+                treated.update(sample.treated)
+                if sample.repaired and sample.copy == 0:
+                    repaired.append({"path": path, "reason": ", ".join(sample.repaired)})
+                yield sample
+                progress(1, 0)
 
         spans, parts = self._writer.write_shard(shard, start, samples())
         record = ShardRecord(
@@ -86,8 +93,22 @@ class ShardWriter:
             np.array(spans, np.int64).reshape(-1, 2),
             parts,
             skipped,
+            dict(treated),
+            repaired,
         )
         _save_record(record, self._staging)
+
+    def _sample(self, position: int) -> Sample:
+        source = self._plan.source
+        index, copy = self._plan.item(position)
+        return self._transform(
+            self._records.read(index),
+            self._records.name(index),
+            position,
+            source.paths[index],
+            source.label(index),
+            copy,
+        )
 
 
 def record_path(staging: Path, shard: int) -> Path:
@@ -96,7 +117,12 @@ def record_path(staging: Path, shard: int) -> Path:
 
 
 def _save_record(record: ShardRecord, staging: Path) -> None:
-    words = {"parts": [asdict(part) for part in record.parts], "skipped": record.skipped}
+    words = {
+        "parts": [asdict(part) for part in record.parts],
+        "skipped": record.skipped,
+        "treated": record.treated,
+        "repaired": record.repaired,
+    }
     buffer = io.BytesIO()
     np.savez(
         buffer,
@@ -120,4 +146,6 @@ def load_record(staging: Path, shard: int) -> ShardRecord:
             arrays["spans"],
             [Part(**part) for part in words["parts"]],
             words["skipped"],
+            words["treated"],
+            words["repaired"],
         )

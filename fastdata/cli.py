@@ -72,16 +72,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_convert(commands: Any) -> None:
-    from converters.options import CHECKS, parse_bytes, parse_size
+    from converters.augment import OPERATIONS
+    from converters.options import CHECKS, EXIF, parse_bytes, parse_size
 
     convert = commands.add_parser(
         "convert",
         help="convert an image folder into a dataset",
-        description="Convert a folder with a folder of images per class into a dataset. "
-        "A baseline JPEG whose pixels need no change passes through byte for byte.",
+        description="Convert a folder with a folder of images per class, a dataset, or WebDataset "
+        "shards into a dataset. A baseline JPEG whose pixels need no change passes through byte "
+        "for byte.",
     )
     add = convert.add_argument
-    add("src", metavar="SRC", help="folder with a folder of images per class")
+    add("src", metavar="SRC", help="folder of images, dataset, or WebDataset shards")
     add("dst", metavar="DST", help="folder of the dataset; absent or empty")
     add("--to", required=True, choices=list(WRITERS), help="format of the dataset")
     add(
@@ -126,10 +128,44 @@ def _add_convert(commands: Any) -> None:
         "the JPEG's markers; default: %(default)s",
     )
     add(
+        "--exif",
+        choices=EXIF,
+        default="apply",
+        help="turn the pixels as the EXIF orientation says, or leave them as they are stored; "
+        "default: %(default)s",
+    )
+    add("--strict", action="store_true", help="refuse images that need repair")
+    add("--labels", metavar="FILE", help=".csv, .tsv or .jsonl of paths and labels")
+    add("--path-column", default="path", metavar="NAME", help="default: %(default)s")
+    add(
+        "--label-column",
+        nargs="+",
+        default=["label"],
+        metavar="NAME",
+        help="several give several labels for each image; default: label",
+    )
+    add(
+        "--classes",
+        metavar="DATASET|FILE",
+        help="count labels by another dataset's classes, or by those in a text file",
+    )
+    add(
+        "--augment",
+        metavar="OPS|MODULE:FUNCTION",
+        help=f"make variants by operations ({', '.join(OPERATIONS)}) joined by +, or by a "
+        "function on a PIL image",
+    )
+    add("--copies", type=int, default=1, metavar="K", help="variants of each image; default: 1")
+    add(
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
         help="at a damaged image, stop, or leave it out and list it; default: %(default)s",
+    )
+    add(
+        "--max-errors",
+        metavar="N|P%",
+        help="with --on-error skip: the most images to leave out; default: any number",
     )
     add(
         "--overwrite",
@@ -163,8 +199,11 @@ def _convert(parsed: argparse.Namespace) -> int:
 
     keep = [
         *("to", "resize", "size", "quality", "shuffle", "seed", "shard_size", "name"),
-        *("workers", "check", "on_error", "overwrite", "resume"),
+        *("check", "exif", "strict", "labels", "path_column", "label_column", "classes"),
+        *("augment", "copies", "workers", "on_error", "max_errors", "overwrite", "resume"),
     ]
+    if parsed.augment is not None and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where a user's module lies, as for python -m
     options = {name: getattr(parsed, name) for name in keep}
     done = convert(parsed.src, parsed.dst, progress=_Bar(), **options)
     if parsed.json:
@@ -180,6 +219,10 @@ def _convert(parsed: argparse.Namespace) -> int:
         )
     if done.resumed and not done.already_done:
         print(f"  {done.resumed} shards were there from an earlier run")
+    for reason, count in sorted(done.treated.items()):
+        print(f"  {count} images converted: {reason}")
+    for reason, count in sorted(done.repaired.items()):
+        print(f"  {count} images repaired: {reason}: see {Path(done.path) / 'repaired.jsonl'}")
     if done.skipped:
         print(f"  {done.skipped} images left out: see {Path(done.path) / 'skipped.jsonl'}")
     for reason, count in sorted(done.ignored.items()):
@@ -209,6 +252,8 @@ def _info(parsed: argparse.Namespace) -> int:
                 + (dataset.path / MANIFEST).stat().st_size,
                 "files": len(manifest.files) + 1,
                 "skipped": manifest.skipped,
+                "treated": manifest.treated,
+                "repaired": manifest.repaired,
                 "conversion": manifest.conversion,
                 "source": manifest.source,
                 "created_by": manifest.created_by,
@@ -227,6 +272,9 @@ def _info(parsed: argparse.Namespace) -> int:
         source = manifest.source
         print(f"  source      {source['files']} files, {_size(source['bytes'])}")
         print(f"  left out    {manifest.skipped}")
+        for name, counts in (("converted", manifest.treated), ("repaired", manifest.repaired)):
+            words = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            print(f"  {name:11} {words or 0}")
         options = (f"{key}={value}" for key, value in manifest.conversion.items())
         print(f"  conversion  {', '.join(options)}")
         print(f"  written by  {manifest.created_by}")

@@ -14,16 +14,28 @@ from numpy.typing import NDArray
 from fastdata.decode import Decode, decode_any
 from fastdata.errors import DatasetError, ImageError, UsageError
 from fastdata.files import open_array
-from fastdata.formats import Reader
+from fastdata.formats import OFFSETS, Reader
 from fastdata.formats.folder import FolderReader, FolderScan, scan_folder
 from fastdata.header import read_header
 from fastdata.manifest import MANIFEST, STAGING, Manifest
 from fastdata.paths import PathTable, display
 from fastdata.registry import DECODERS, DEFAULT_DECODER, READERS, load
 
-__all__ = ["LABELS", "PATHS", "SIZES", "SKIPPED", "Dataset", "open_dataset"]
+__all__ = [
+    "COPIES",
+    "LABELS",
+    "PATHS",
+    "REPAIRED",
+    "SIZES",
+    "SKIPPED",
+    "Dataset",
+    "open_dataset",
+]
 
-LABELS, SIZES, PATHS, SKIPPED = "labels.npy", "sizes.npy", "paths.bin", "skipped.jsonl"
+LABELS, SIZES, PATHS, COPIES = "labels.npy", "sizes.npy", "paths.bin", "copies.npy"
+SKIPPED, REPAIRED = "skipped.jsonl", "repaired.jsonl"
+_CHECKED = (LABELS, SIZES, PATHS, COPIES, OFFSETS)
+_NO_COPIES: NDArray[np.int64] = np.zeros((0, 2), np.int64)
 _HEADER_THREADS = 8
 
 
@@ -52,8 +64,11 @@ class Dataset:
         path: absolute path of the folder.
         format: name in the registry; ``"folder"`` for a plain image folder.
         manifest: the parsed ``fastdata.json``; None for a plain folder.
-        labels: int64 [N]; [N, 0] where there are none.
-        classes: class names in label order.
+        labels: int64 [N], class indices; float32 [N], targets; int64 or float32 [N, K], columns;
+            int64 [N, 0] where there are none.
+        classes: class names in label order; empty where the labels are no class indices.
+        copies: int64 [N, 2], number of the source and of the variant of it that a sample is;
+            [0, 2] where each source has one sample.
         identity: hexadecimal; equal for equal datasets, byte for byte. A plain folder's is that of
             its paths alone.
         encoded: True where :meth:`read` gives encoded images, False where :attr:`pixels` does.
@@ -70,17 +85,21 @@ class Dataset:
         self._sizes: NDArray[np.int32] | None = None
         if (self.path / MANIFEST).exists() or (self.path / STAGING).exists():
             self.manifest = Manifest.read(self.path)
-            problems = self.manifest.missing_or_resized(self.path)
-            if problems:
-                raise DatasetError(f"{problems[0]}; restore it, or convert the source again")
+            self._check_files(self.manifest)
             self.format = self.manifest.format
             self.classes = list(self.manifest.classes)
             self.identity = self.manifest.identity
             samples = self.manifest.samples
-            columns = () if self.classes else (0,)
-            self.labels: NDArray[np.int64] = open_array(
-                self.path / LABELS, np.int64, samples, *columns
+            columns = self.manifest.columns
+            self.labels: NDArray[Any] = open_array(
+                self.path / LABELS,
+                np.dtype(self.manifest.label_dtype).type,
+                samples,
+                *(() if columns is None else (len(columns),)),
             )
+            self.copies = _NO_COPIES
+            if COPIES in self.manifest.files:
+                self.copies = open_array(self.path / COPIES, np.int64, samples, 2)
             self._sizes = open_array(self.path / SIZES, np.int32, samples, 2)
             self._paths = _path_table(self.path / PATHS)
         else:
@@ -89,10 +108,23 @@ class Dataset:
             self.classes = self._scan.classes
             self.identity = self._scan.fingerprint()
             self.labels = self._scan.labels
+            self.copies = _NO_COPIES
             self._paths = self._scan.paths
         self._reader: Reader | None = None
         self._pid = -1
         self.encoded = self.reader.encoded
+
+    def _check_files(self, manifest: Manifest) -> None:
+        """All files are there in full, and what finds the samples in them is as it was written:
+        a damaged index would give wrong samples without a word."""
+        problems = manifest.missing_or_resized(self.path)
+        if not problems:
+            try:
+                problems = manifest.altered(self.path, _CHECKED)
+            except OSError as error:
+                problems = [f"{error.filename}: {error.strerror}"]
+        if problems:
+            raise DatasetError(f"{problems[0]}; restore it, or convert the source again")
 
     @property
     def reader(self) -> Reader:

@@ -6,15 +6,17 @@ or by whom the conversion ran: the same input and arguments give the same bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError, UnfinishedError
-from fastdata.files import write_whole
+from fastdata.files import sha256_range, write_whole
 
 __all__ = ["MANIFEST", "STAGING", "Manifest", "Part"]
 
@@ -22,6 +24,7 @@ MANIFEST = "fastdata.json"
 STAGING = ".fastdata-partial"
 """The folder inside a destination that holds an unfinished conversion."""
 _LAYOUT = 1
+_MOST_CHECKED = 64_000_000
 _NO_DATA_FILES = ("", ".", "..", MANIFEST, STAGING)
 
 
@@ -50,11 +53,16 @@ class Manifest:
     Attributes:
         format: name in the registry.
         samples: number of samples.
-        classes: class names in label order; empty where the samples have no labels.
+        classes: class names in label order; empty where the labels are no class indices.
+        label_dtype: of ``labels.npy``: ``"int64"`` or ``"float32"``.
+        columns: None for labels [N]; names of the K columns of labels [N, K]; empty for none.
         image_size: (height, width) that all images share, for memmap; None elsewhere.
         conversion: the arguments that decide the dataset's bytes.
         source: ``files``, ``bytes`` and ``fingerprint`` of what was converted.
-        skipped: number of source files left out, listed in ``skipped.jsonl``.
+        skipped: number of records left out, listed in ``skipped.jsonl``.
+        treated: reason -> number of samples that are not their source's own bytes, though nothing
+            was wrong with those.
+        repaired: what was wrong -> number of samples mended, listed in ``repaired.jsonl``.
         parts: every file of the dataset but the manifest, in ranges with checksums.
         created_by: name and version of the program that wrote it.
     """
@@ -67,19 +75,27 @@ class Manifest:
     source: dict[str, Any]
     skipped: int
     created_by: str
+    label_dtype: str = "int64"
+    columns: list[str] | None = None
+    treated: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
         """The file's exact bytes: the same for equal manifests."""
-        document = {"fastdata": _LAYOUT, **asdict(self)}
-        for name in ("conversion", "source"):  # equal dicts may differ in their order
-            document[name] = dict(sorted(document[name].items()))
-        return (json.dumps(document, indent=1) + "\n").encode("ascii")
+        return _dumped({"fastdata": _LAYOUT, "identity": self.identity, **self._fields()})
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
-        """SHA-256 of the manifest, hexadecimal: equal for equal datasets, byte for byte."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        """SHA-256 over the rest of the manifest, hexadecimal: equal for equal datasets, byte for
+        byte."""
+        return hashlib.sha256(_dumped(self._fields())).hexdigest()
+
+    def _fields(self) -> dict[str, Any]:
+        fields = asdict(self)
+        for name in ("conversion", "source", "treated", "repaired"):
+            fields[name] = dict(sorted(fields[name].items()))  # equal dicts may differ in order
+        return fields
 
     @property
     def files(self) -> list[str]:
@@ -101,6 +117,22 @@ class Manifest:
             if found != expected:
                 problems.append(f"{root / name}: expected {expected} bytes, found {found}")
         return problems
+
+    def altered(self, root: Path, names: Iterable[str]) -> list[str]:
+        """A line for each of the named files whose bytes are not what was written; files of more
+        than 64 MB are not looked at.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        names = set(names)
+        return [
+            f"{root / part.file} is damaged: its checksum differs"
+            for part in self.parts
+            if part.file in names
+            and part.bytes <= _MOST_CHECKED
+            and sha256_range(root / part.file, part.offset, part.bytes) != part.sha256
+        ]
 
     def write(self, root: Path) -> None:
         """Write it into ``root``, whole or not at all."""
@@ -137,6 +169,7 @@ class Manifest:
                     f"{path} has layout version {layout!r}, this version of fastdata reads "
                     f"{_LAYOUT}; convert the source again, or install the version that wrote it"
                 )
+            identity = document.pop("identity")
             parts = [Part(**part) for part in document.pop("parts")]
             for part in parts:  # these names are opened, and removed by --overwrite
                 if os.path.basename(part.file) != part.file or part.file in _NO_DATA_FILES:
@@ -144,11 +177,20 @@ class Manifest:
             size = document.pop("image_size")
             if not isinstance(document["samples"], int):
                 raise TypeError(f"samples is {document['samples']!r}, no number")
-            return cls(**document, image_size=None if size is None else tuple(size), parts=parts)
+            manifest = cls(
+                **document, image_size=None if size is None else tuple(size), parts=parts
+            )
+            if manifest.identity != identity:
+                raise ValueError("its checksum differs")
+            return manifest
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DatasetError(
                 f"{path} is damaged ({error}); restore it, or convert the source again"
             ) from error
+
+
+def _dumped(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
 def _unfinished(root: Path) -> str:

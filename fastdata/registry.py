@@ -43,8 +43,8 @@ class Entry:
 
 
 READERS = {
-    "webdataset": Entry("fastdata.formats.webdataset:WebDatasetReader"),
-    "lmdb": Entry("fastdata.formats.lmdb:LmdbReader", "lmdb", "lmdb"),
+    "webdataset": Entry("fastdata.formats.spans:SpanReader"),
+    "lmdb": Entry("fastdata.formats.spans:SpanReader"),
     "memmap": Entry("fastdata.formats.memmap:MemmapReader"),
 }
 WRITERS = {

@@ -36,7 +36,10 @@ LAYERS: list[set[str]] = [
     {"dataset", "recipe", "sampling"},
     {"decode", "formats"},
     {"registry"},
-    {"_version", "errors", "files", "hashing", "header", "machine", "manifest", "paths"},
+    {
+        *("_version", "errors", "files", "hashing", "header", "jpeg", "machine", "manifest"),
+        *("paths", "png", "seeding"),
+    },
 ]
 RANK = {part: -number for number, layer in enumerate(LAYERS) for part in layer}
 CONVERT = {"__init__", "cli", "demo"}  # the parts that may use converters

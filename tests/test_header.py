@@ -66,23 +66,24 @@ def patched_frame(data: bytes, offset: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-@pytest.mark.parametrize("to_end", [False, True])
-def test_a_baseline_jpeg_is_plain(subsampling: str, to_end: bool) -> None:
-    data = encoded(subsampling=subsampling)
-    assert read_header(data, to_end=to_end) == Header("JPEG", 40, 24, 1, True, "baseline", True)
+def test_a_baseline_jpeg_is_plain(subsampling: str) -> None:
+    header = read_header(encoded(subsampling=subsampling))
+    assert header == Header("JPEG", 40, 24, 1, decodable=True, baseline=True)
+    assert header.plain
 
 
 def test_a_grey_jpeg_is_plain() -> None:
-    assert read_header(encoded(mode="L")) == Header("JPEG", 40, 24, 1, True, "baseline", True)
+    header = read_header(encoded(mode="L"))
+    assert header == Header("JPEG", 40, 24, 1, decodable=True, baseline=True)
 
 
 def test_a_progressive_jpeg_is_not_plain() -> None:
     data = encoded(progressive=True)
-    assert read_header(data, to_end=True) == Header("JPEG", 40, 24, 1, False, "progressive", True)
+    assert read_header(data) == Header("JPEG", 40, 24, 1, decodable=True)
 
 
 def test_a_cmyk_jpeg_is_not_plain() -> None:
-    assert read_header(encoded(mode="CMYK")) == Header("JPEG", 40, 24, 1, False, "baseline")
+    assert read_header(encoded(mode="CMYK")) == Header("JPEG", 40, 24, 1)
 
 
 def test_an_rgb_jpeg_is_not_plain() -> None:
@@ -96,7 +97,7 @@ def test_an_rgb_jpeg_is_not_plain() -> None:
         difference = np.abs(np.asarray(opened).astype(int) - np.asarray(image()))
     assert difference.mean() < 12
     assert not read_header(bare).plain
-    assert not read_header(bare).jpeg
+    assert not read_header(bare).decodable
     # A JFIF marker outweighs the names: such a file is YCbCr by JFIF's definition.
     jfif = segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
     assert read_header(after_start(bare, jfif)).plain
@@ -127,7 +128,7 @@ def test_an_orientation_of_type_long_counts_as_it_does_for_pillow(order: str) ->
     data = encoded(exif=block)
     with Image.open(io.BytesIO(data)) as opened:
         assert opened.getexif()[0x0112] == 6
-    assert read_header(data) == Header("JPEG", 24, 40, 6, False, "baseline", True)
+    assert read_header(data) == Header("JPEG", 24, 40, 6, decodable=True, baseline=True)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,16 @@ def test_only_the_baseline_process_is_plain(marker: int, process: str) -> None:
     # The names of ITU-T T.81, table B.1.
     header = read_header(patched_frame(encoded(), 1, bytes([marker])))
     huffman = process in ("extended sequential", "progressive")
-    assert header == Header("JPEG", 40, 24, 1, False, process, huffman)
+    assert header == Header("JPEG", 40, 24, 1, decodable=huffman)
+    assert not header.plain
+    assert header.structure is not None
+    assert header.structure.process == process
 
 
 def test_twelve_bits_are_not_plain() -> None:
     header = read_header(patched_frame(encoded(), 4, b"\x0c"))
     assert not header.plain
-    assert not header.jpeg
+    assert not header.decodable
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -160,20 +164,20 @@ def test_twelve_bits_are_not_plain() -> None:
 @pytest.mark.parametrize("progressive", [False, True])
 def test_sizes_are_upright(orientation: int, order: str, progressive: bool) -> None:
     data = encoded(exif=exif(orientation, order, before=3), progressive=progressive)
-    header = read_header(data, to_end=True)
+    header = read_header(data)
     with Image.open(io.BytesIO(data)) as opened:
         assert opened.getexif()[0x0112] == orientation  # Pillow reads this file the same way
     assert header.orientation == orientation
     assert (header.width, header.height) == ((40, 24) if orientation < 5 else (24, 40))
     assert header.plain == (orientation == 1 and not progressive)
-    assert header.jpeg
+    assert header.decodable
     assert header.stored_size == (40, 24)
 
 
 @pytest.mark.parametrize("value", [0, 9, 255, 65_535])
 def test_an_orientation_that_does_not_exist_is_upright(value: int) -> None:
     assert read_header(encoded(exif=exif(value))) == Header(
-        "JPEG", 40, 24, 1, True, "baseline", True
+        "JPEG", 40, 24, 1, decodable=True, baseline=True
     )
     header = read_header(encoded("PNG", exif=exif(value)))
     assert (header.width, header.height, header.orientation) == (40, 24, 1)
@@ -194,13 +198,13 @@ def test_an_orientation_that_does_not_exist_is_upright(value: int) -> None:
 )
 def test_damaged_exif_of_a_jpeg_is_upright(block: bytes) -> None:
     data = after_start(encoded(), segment(0xE1, block))
-    assert read_header(data) == Header("JPEG", 40, 24, 1, True, "baseline", True)
+    assert read_header(data) == Header("JPEG", 40, 24, 1, decodable=True, baseline=True)
 
 
 def test_exif_may_end_with_the_orientation() -> None:
     # Without the four bytes that say where the next directory lies.
     data = after_start(encoded(), segment(0xE1, exif(6)[:-4]))
-    assert read_header(data) == Header("JPEG", 24, 40, 6, False, "baseline", True)
+    assert read_header(data) == Header("JPEG", 24, 40, 6, decodable=True, baseline=True)
 
 
 def test_another_segment_of_exifs_marker_is_passed_over() -> None:
@@ -212,7 +216,7 @@ def test_another_segment_of_exifs_marker_is_passed_over() -> None:
 def test_fill_bytes_and_markers_without_length_are_passed_over() -> None:
     # T.81, B.1.1.2: any marker may be preceded by fill bytes; TEM and RSTn have no length.
     data = after_start(encoded(), b"\xff\xff\xff\x01\xff\xd0")
-    assert read_header(data) == Header("JPEG", 40, 24, 1, True, "baseline", True)
+    assert read_header(data) == Header("JPEG", 40, 24, 1, decodable=True, baseline=True)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_fill_bytes_and_markers_without_length_are_passed_over() -> None:
     ],
 )
 def test_other_formats_say_their_size_and_are_not_plain(kind: str, mode: str) -> None:
-    assert read_header(encoded(kind, mode)) == Header(kind, 40, 24, 1, False, "")
+    assert read_header(encoded(kind, mode)) == Header(kind, 40, 24, 1)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
@@ -258,7 +262,7 @@ def test_a_memoryview_is_read_like_bytes(kind: str) -> None:
 def test_an_empty_file_and_no_image_are_refused_with_what_was_found() -> None:
     with pytest.raises(ValueError, match=r"empty \(0 bytes\)"):
         read_header(b"")
-    with pytest.raises(ValueError, match=r"not an image.*<!DOCTYPE"):
+    with pytest.raises(ValueError, match="not an image: it is an HTML page"):
         read_header(b"<!DOCTYPE html><html>not found</html>")
     with pytest.raises(ValueError, match="not an image"):
         read_header(b"\x00" * 100)
@@ -282,29 +286,6 @@ def test_a_jpeg_that_ends_within_its_header_is_refused_at_every_byte(name: str) 
         with pytest.raises(ValueError, match=r"\w"):
             read_header(data[:length])
     assert read_header(data[:whole]) == read_header(data)
-
-
-@pytest.mark.parametrize("name", HEADERS)
-def test_a_jpeg_that_ends_within_its_picture_is_refused_where_that_is_asked(name: str) -> None:
-    data = HEADERS[name]
-    assert data.endswith(b"\xff\xd9")
-    scan = data.index(b"\xff\xda")
-    for length in range(scan + 16, len(data)):
-        assert read_header(data[:length]) == read_header(data)
-        with pytest.raises(ValueError, match="truncated JPEG: the end marker is missing"):
-            read_header(data[:length], to_end=True)
-
-
-def test_an_end_marker_within_the_header_is_not_the_pictures() -> None:
-    # A thumbnail inside EXIF has an end marker of its own.
-    data = after_start(encoded(), segment(0xE1, exif(1) + encoded(mode="L")))
-    assert read_header(data, to_end=True).plain
-    with pytest.raises(ValueError, match="end marker is missing"):
-        read_header(data[:-2], to_end=True)
-
-
-def test_what_follows_the_end_marker_does_not_matter() -> None:
-    assert read_header(encoded() + b"trailing bytes", to_end=True).plain
 
 
 @pytest.mark.parametrize(
@@ -369,10 +350,9 @@ EDIT = st.tuples(
     seed=st.sampled_from(range(len(SEEDS))),
     edits=st.lists(EDIT, min_size=1, max_size=8),
     keep=st.one_of(st.none(), st.integers(0, 600)),
-    to_end=st.booleans(),
 )
 def test_mutated_bytes_give_a_header_or_a_value_error(
-    seed: int, edits: list[tuple[str, int, int]], keep: int | None, to_end: bool
+    seed: int, edits: list[tuple[str, int, int]], keep: int | None
 ) -> None:
     data = bytearray(SEEDS[seed])
     for what, position, value in edits:
@@ -386,14 +366,14 @@ def test_mutated_bytes_give_a_header_or_a_value_error(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's; tests/decode looks at one of them
         try:
-            header = read_header(bytes(data[:keep]), to_end=to_end)
+            header = read_header(bytes(data[:keep]))
         except ValueError:
             return
     assert header.width > 0
     assert header.height > 0
     assert header.orientation in range(1, 9)
-    assert not header.plain or (header.format, header.process) == ("JPEG", "baseline")
-    assert header.jpeg or not header.plain
+    assert not header.plain or header.format == "JPEG"
+    assert header.decodable or not header.plain
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

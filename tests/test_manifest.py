@@ -24,6 +24,8 @@ EXAMPLE = Manifest(
     source={"bytes": 1000, "files": 4, "fingerprint": "ab12"},
     skipped=1,
     created_by="fastdata 1.2",
+    treated={"scaled": 2, "PNG": 1},
+    repaired={"the end marker is missing": 1},
     parts=[
         Part("shard-000000.tar", 0, 2048, "00cd", 2),
         Part("labels.npy", 0, 152, "11cd"),
@@ -33,6 +35,7 @@ EXAMPLE = Manifest(
 # Written out by hand: other people's tools read this file, and identities are made of its bytes.
 EXAMPLE_TEXT = """{
  "fastdata": 1,
+ "identity": "IDENTITY",
  "format": "webdataset",
  "samples": 3,
  "classes": [
@@ -51,6 +54,15 @@ EXAMPLE_TEXT = """{
  },
  "skipped": 1,
  "created_by": "fastdata 1.2",
+ "label_dtype": "int64",
+ "columns": null,
+ "treated": {
+  "PNG": 1,
+  "scaled": 2
+ },
+ "repaired": {
+  "the end marker is missing": 1
+ },
  "parts": [
   {
    "file": "shard-000000.tar",
@@ -76,11 +88,15 @@ EXAMPLE_TEXT = """{
  ]
 }
 """
+# The identity is the checksum of all that is not the layout's version or the identity itself.
+_REST = EXAMPLE_TEXT.replace(' "fastdata": 1,\n "identity": "IDENTITY",\n', "")
+IDENTITY = hashlib.sha256(_REST.encode("ascii")).hexdigest()
+EXAMPLE_TEXT = EXAMPLE_TEXT.replace("IDENTITY", IDENTITY)
 
 
 def test_the_files_bytes_are_frozen() -> None:
     assert EXAMPLE.to_bytes() == EXAMPLE_TEXT.encode("ascii")
-    assert EXAMPLE.identity == hashlib.sha256(EXAMPLE_TEXT.encode("ascii")).hexdigest()
+    assert EXAMPLE.identity == IDENTITY
 
 
 def test_a_manifest_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -173,6 +189,9 @@ DAMAGED = {
     "an unknown key": json.dumps({**json.loads(EXAMPLE_TEXT), "extra": 1}).encode(),
     "parts of strings": json.dumps({**json.loads(EXAMPLE_TEXT), "parts": ["a"]}).encode(),
     "an odd part": json.dumps({**json.loads(EXAMPLE_TEXT), "parts": [{"file": "a"}]}).encode(),
+    "another class": EXAMPLE_TEXT.encode().replace(b'"ant"', b'"bnt"'),
+    "another identity": EXAMPLE_TEXT.encode().replace(IDENTITY.encode(), b"0" * 64),
+    "no identity": json.dumps(without("identity")).encode(),
     "an odd size": json.dumps({**json.loads(EXAMPLE_TEXT), "image_size": 32}).encode(),
 }
 

@@ -113,7 +113,9 @@ for table in (registry.READERS, registry.WRITERS, registry.DECODERS):
             done.append(name)
 print(json.dumps(done))
 """
-    assert fresh(code) == ["webdataset", "memmap", "webdataset", "memmap", "simplejpeg", "pillow"]
+    assert fresh(code) == [
+        *("webdataset", "lmdb", "memmap", "webdataset", "memmap", "simplejpeg", "pillow"),
+    ]
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_a_missing_package_gives_the_exact_install_line(
 def test_the_install_line_of_lmdb_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lmdb", None)
     with pytest.raises(MissingExtraError, match=re.escape('pip install "fastdata-vision[lmdb]"')):
-        load(READERS, "lmdb", "format")
+        load(WRITERS, "lmdb", "format")
 
 
 def test_a_package_that_breaks_while_importing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastdata import DatasetError, UnfinishedError, convert
-from fastdata.manifest import MANIFEST, STAGING
+from fastdata.manifest import MANIFEST, STAGING, Manifest
 from fastdata.registry import WRITERS
 from fastdata.verify import verify
 
@@ -111,11 +111,10 @@ def test_labels_out_of_range_are_found_even_with_a_matching_checksum(
     labels = np.load(root / "labels.npy")
     labels[3] = 7
     np.save(root / "labels.npy", labels)
-    manifest = json.loads((root / MANIFEST).read_text())
-    for part in manifest["parts"]:
-        if part["file"] == "labels.npy":
-            part["sha256"] = hashlib.sha256((root / "labels.npy").read_bytes()).hexdigest()
-    (root / MANIFEST).write_text(json.dumps(manifest))
+    digest = hashlib.sha256((root / "labels.npy").read_bytes()).hexdigest()
+    manifest = Manifest.read(root)
+    parts = [replace(p, sha256=digest) if p.file == "labels.npy" else p for p in manifest.parts]
+    replace(manifest, parts=parts).write(root)
     (problem,) = verify(root).problems
     assert "labels.npy" in problem
     assert "7" in problem

@@ -53,7 +53,7 @@ def decode_any(data: bytes | memoryview, decode: Decode) -> NDArray[np.uint8]:
         ValueError: no image, or a damaged one.
     """
     header = read_header(data)
-    if header.jpeg:  # also because the decoders refuse damage that Pillow is silent about
+    if header.decodable:  # also because the decoders refuse damage that Pillow is silent about
         pixels = decode(data, header.stored_size)
     else:
         from fastdata.decode.pillow import decode_unusual

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from fastdata.decode import check_size
 from fastdata.header import FORMATS, quiet_pillow
 
-__all__ = ["decode", "decode_unusual"]
+__all__ = ["decode", "decode_unusual", "to_rgb"]
 
 _BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
@@ -55,7 +55,7 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
     try:
         with quiet_pillow(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.load()
-            return np.ascontiguousarray(_to_rgb(image))
+            return np.ascontiguousarray(to_rgb(image))
     except UnidentifiedImageError:
         raise ValueError(f"not an image: it begins with {bytes(data[:12])!r}") from None
     except MemoryError:
@@ -64,7 +64,12 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
         raise ValueError(f"damaged image: {error}") from error
 
 
-def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """The pixels of an image of any mode as 8-bit RGB, uint8 [height, width, 3].
+
+    Raises:
+        ValueError: pixels with no defined range.
+    """
     if image.mode.startswith("I"):  # 16 bits; Pillow's own convert() would clip at 255
         deep = np.asarray(image).astype(np.int64)
         if deep.min() < 0 or deep.max() > 0xFFFF:

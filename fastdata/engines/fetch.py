@@ -25,6 +25,7 @@ from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe, sample_seeds
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 from fastdata.resample import resample
+from fastdata.seeding import seed_generators
 
 __all__ = ["Fetcher", "HostBatch"]
 
@@ -192,7 +193,7 @@ class Fetcher:
                 except (OSError, ValueError) as error:
                     faults[slot] = _fault(error)
                     continue
-                _seed_generators(seeds[slot])
+                seed_generators(seeds[slot])
                 results[slot] = self._transform(image)
         finally:
             random.setstate(before[0])
@@ -312,10 +313,3 @@ def _fault(error: OSError | ValueError) -> str:
             raise StorageError(f"cannot read a sample: {error}; check the disk") from error
         return error.strerror or str(error)
     return str(error)
-
-
-def _seed_generators(seed: int) -> None:
-    """Seed what a transform may draw from."""
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)

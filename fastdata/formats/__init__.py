@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from fastdata.manifest import Part
 
-__all__ = ["Reader", "Sample", "ShardRecord", "Writer"]
+__all__ = ["OFFSETS", "Label", "Reader", "Sample", "ShardRecord", "Writer"]
+
+OFFSETS = "offsets.npy"
+"""int64 [N, 2]: offset and length of each encoded image in its file."""
 
 
 class Reader(ABC):
@@ -41,9 +44,18 @@ class Reader(ABC):
         """All images, uint8 [N, H, W, 3], mapped read-only."""
         raise NotImplementedError(f"{type(self).__name__} holds encoded images, not pixels")
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Stored bytes of each image, int64 [N]; not for a plain folder."""
+        raise NotImplementedError(f"{type(self).__name__} does not know its images' lengths")
+
     @abstractmethod
     def close(self) -> None:
         """Release files and maps; calling it again does nothing."""
+
+
+Label = int | float | list[int] | list[float] | None
+"""A class index, a target, several columns, or no label."""
 
 
 class Sample(NamedTuple):
@@ -52,19 +64,25 @@ class Sample(NamedTuple):
     Attributes:
         position: its place in the plan.
         path: source path relative to the source folder.
-        label: class index, or None where there are no labels.
+        label: what its source says.
         width, height: in pixels.
         data: the encoded image, for encoded formats; empty for others.
         pixels: uint8 [height, width, 3], for formats of pixels; None for others.
+        copy: which variant of its source it is, from 0.
+        treated: what was done to a file with nothing wrong about it, a word for each.
+        repaired: what was wrong with the file and is mended.
     """
 
     position: int
     path: bytes
-    label: int | None
+    label: Label
     width: int
     height: int
     data: bytes = b""
     pixels: NDArray[np.uint8] | None = None
+    copy: int = 0
+    treated: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
 
 
 @dataclass
@@ -79,6 +97,8 @@ class ShardRecord:
             [0, 2] for formats of pixels.
         parts: the shard's own finished files.
         skipped: what was left out: dicts of ``path``, ``reason``, ``error``.
+        treated: reason -> number of sound files that were changed.
+        repaired: what was mended: dicts of ``path``, ``reason``.
     """
 
     shard: int
@@ -87,6 +107,8 @@ class ShardRecord:
     spans: NDArray[np.int64]
     parts: list[Part]
     skipped: list[dict[str, Any]]
+    treated: dict[str, int] = field(default_factory=dict)
+    repaired: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Writer(ABC):
@@ -97,16 +119,20 @@ class Writer(ABC):
 
     encoded = True
 
-    def __init__(self, staging: Path, name: str, image_size: tuple[int, int] | None) -> None:
+    def __init__(
+        self, staging: Path, name: str, image_size: tuple[int, int] | None, copies: int = 1
+    ) -> None:
         """
         Args:
             staging: folder for everything that is written.
             name: prefix of the shards' names.
             image_size: (height, width) of every image, for formats of pixels.
+            copies: variants of each source image.
         """
         self.staging = staging
         self.name = name
         self.image_size = image_size
+        self.copies = copies
 
     def prepare(self, starts: NDArray[np.int64]) -> None:  # noqa: B027 - most need nothing
         """Called once, before any shard.
@@ -132,13 +158,13 @@ class Writer(ABC):
 
     @abstractmethod
     def finish(
-        self, shards: list[ShardRecord], labels: NDArray[np.int64], note: Callable[[str], None]
+        self, shards: list[ShardRecord], labels: NDArray[Any], note: Callable[[str], None]
     ) -> list[Part]:
         """Make whole what the shards have left.
 
         Args:
             shards: all of them, in order.
-            labels: of the surviving samples, int64 [N] or [N, 0].
+            labels: of the surviving samples, int64 or float32, [N] or [N, K].
             note: called with a line for the user when something takes long.
 
         Returns:

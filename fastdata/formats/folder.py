@@ -21,7 +21,7 @@ from fastdata.errors import SourceError
 from fastdata.formats import Reader
 from fastdata.paths import PathTable, display
 
-__all__ = ["EXTENSIONS", "FolderReader", "FolderScan", "scan_folder"]
+__all__ = ["EXTENSIONS", "FolderReader", "FolderScan", "scan_folder", "scan_tree"]
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """torchvision's list and GIF; a name's ending only decides what is looked at, never how."""
@@ -53,26 +53,28 @@ class FolderScan:
 
 
 def scan_folder(
-    root: str | os.PathLike[str], progress: Callable[[int], None] | None = None
+    root: str | os.PathLike[str],
+    progress: Callable[[int], None] | None = None,
+    *,
+    allow_empty: bool = False,
+    unlistable: Callable[[bytes, str], None] | None = None,
 ) -> FolderScan:
     """List the images of a folder in one pass.
 
     Args:
         root: a folder with a folder per class, or with the images themselves.
         progress: called now and then with the number of images found so far.
+        allow_empty: take a class folder without images for a class without samples.
+        unlistable: called with the path and the reason for a folder below the root that cannot
+            be listed, which is then passed over; None: that is an error.
 
     Raises:
         SourceError: no such folder, it cannot be listed, or it (or one of its classes) has no
             images; the message says what to do.
     """
-    top = os.path.abspath(os.fsencode(root))
-    if not os.path.isdir(top):
-        found = "a file" if os.path.exists(top) else "nothing"
-        raise SourceError(
-            f"{display(top)}: expected a folder of images, found {found}; check the path"
-        )
-    scan = _Scanner(progress)
-    folders, files = scan.list_folder(top)
+    top = _top(root)
+    scan = _Scanner(top, progress, unlistable)
+    folders, files = scan.list_folder(b"")
     table = bytearray()
     labels: list[NDArray[np.int64]] = []
     classes: list[str] = []
@@ -82,8 +84,8 @@ def scan_folder(
     else:
         for name in sorted(folders, key=os.fsdecode):
             before = scan.found
-            scan.add_tree(table, top, name)
-            if scan.found == before:
+            scan.add_tree(table, name)
+            if scan.found == before and not allow_empty:
                 raise SourceError(
                     f"{display(os.path.join(top, name))}: expected images in the class folder, "
                     f"found none with a name ending in {', '.join(EXTENSIONS)}; add some, or "
@@ -100,21 +102,56 @@ def scan_folder(
     return FolderScan(top, PathTable(bytes(table)), np.concatenate(labels), classes, scan.ignored)
 
 
+def scan_tree(
+    root: str | os.PathLike[str], progress: Callable[[int], None] | None = None
+) -> tuple[PathTable, dict[str, int]]:
+    """List all images anywhere below a folder, whatever the folders mean.
+
+    Returns:
+        Their paths relative to it, and what was left out, as :class:`FolderScan` has it.
+
+    Raises:
+        SourceError: there is no such folder, or one that cannot be listed.
+    """
+    scan = _Scanner(_top(root), progress, None)
+    table = bytearray()
+    scan.add_tree(table, b"")
+    return PathTable(bytes(table)), scan.ignored
+
+
+def _top(root: str | os.PathLike[str]) -> bytes:
+    top = os.path.abspath(os.fsencode(root))
+    if not os.path.isdir(top):
+        found = "a file" if os.path.exists(top) else "nothing"
+        raise SourceError(
+            f"{display(top)}: expected a folder of images, found {found}; check the path"
+        )
+    return top
+
+
 class _Scanner:
     """Lists folders, and counts what it finds and what it leaves out."""
 
-    def __init__(self, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        top: bytes,
+        progress: Callable[[int], None] | None,
+        unlistable: Callable[[bytes, str], None] | None,
+    ) -> None:
         self.found = 0
         self.ignored: dict[str, int] = {}
+        self._top = top
         self._progress = progress
+        self._unlistable = unlistable
 
     def ignore(self, reason: str, count: int = 1) -> None:
         if count:
             self.ignored[reason] = self.ignored.get(reason, 0) + count
 
-    def list_folder(self, path: bytes) -> tuple[list[bytes], list[bytes]]:
+    def list_folder(self, relative: bytes) -> tuple[list[bytes], list[bytes]]:
         """Names of the folders and of the files in a folder; links are followed."""
         folders, files = [], []
+        path = os.path.join(self._top, relative) if relative else self._top
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
@@ -131,7 +168,10 @@ class _Scanner:
                     else:
                         self.ignore("a pipe, socket or device")
         except OSError as error:
-            raise _unlistable(path, error) from error
+            if self._unlistable is None or not relative:
+                raise _unlistable(path, error) from error
+            self._unlistable(relative, f"cannot list the folder: {error.strerror}")
+            return [], []
         return folders, files
 
     def add_images(self, table: bytearray, prefix: bytes, names: list[bytes]) -> None:
@@ -143,26 +183,29 @@ class _Scanner:
         if self._progress is not None:
             self._progress(self.found)
 
-    def add_tree(self, table: bytearray, top: bytes, name: bytes) -> None:
-        """Add a class folder and the folders below it, ordered as sorted(os.walk(...)) is."""
+    def add_tree(self, table: bytearray, name: bytes) -> None:
+        """Add a folder and the folders below it, ordered as sorted(os.walk(...)) is."""
         listed: dict[bytes, list[bytes]] = {}
-        status = os.stat(top)
-        pending = [(name, frozenset({(status.st_dev, status.st_ino)}))]
+        above: frozenset[tuple[int, int]] = frozenset()
+        if name:
+            status = os.stat(self._top)
+            above = frozenset({(status.st_dev, status.st_ino)})
+        pending = [(name, above)]
         while pending:
             relative, above = pending.pop()
-            path = os.path.join(top, relative)
             try:
-                status = os.stat(path)
-            except OSError as error:
-                raise _unlistable(path, error) from error
+                status = os.stat(os.path.join(self._top, relative))
+            except OSError:
+                folders, listed[relative] = self.list_folder(relative)  # says what is wrong
+                continue
             this = (status.st_dev, status.st_ino)
             if this in above:  # a link to a folder that it lies in
                 self.ignore("a link into itself")
                 continue
-            folders, listed[relative] = self.list_folder(path)
+            folders, listed[relative] = self.list_folder(relative)
             pending += [(os.path.join(relative, sub), above | {this}) for sub in folders]
         for relative in sorted(listed, key=os.fsdecode):
-            self.add_images(table, relative + b"/", listed[relative])
+            self.add_images(table, relative + b"/" if relative else b"", listed[relative])
 
 
 def _unlistable(path: bytes, error: OSError) -> SourceError:

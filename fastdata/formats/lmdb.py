@@ -2,40 +2,39 @@
 
 ``image-%09d`` and ``label-%09d`` (ASCII) count from 1, ``num-samples`` is their number (ASCII);
 no pickles. The pages of such a file depend on the history of its transactions, so shards are
-staged by workers and one process writes the database from zero, in key order.
+staged by workers and one process writes the database from zero, in key order. ``offsets.npy`` says
+where LMDB has put each image, so fastdata reads the file as it reads every other: a damaged page
+cannot crash it, nor a fork confuse it.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import mmap
 import os
 import shutil
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import DatasetError
 from fastdata.files import TEMPORARY, sha256_range, storage_errors, sync_directory, write_whole
-from fastdata.formats import Reader, Sample, ShardRecord, Writer
+from fastdata.formats import OFFSETS, Label, Sample, ShardRecord, Writer
+from fastdata.formats.spans import span_bytes
 from fastdata.machine import available_cpus
-from fastdata.manifest import Manifest, Part
+from fastdata.manifest import Part
 
-__all__ = ["LmdbReader", "LmdbWriter"]
+__all__ = ["LmdbWriter"]
 
 DATABASE = "data.mdb"
 _NEARLY_FULL = 1 << 20
 _COMMIT_BYTES = 256 << 20  # a transaction's dirty pages stay in memory until it is committed
 _PART_BYTES = 256 << 20  # the file is checksummed in ranges of this size, several at a time
-
-
-_Key = tuple[int, int, int]
 
 
 def _image_key(index: int) -> bytes:
@@ -46,86 +45,9 @@ def _label_key(index: int) -> bytes:
     return b"label-%09d" % (index + 1)
 
 
-class LmdbReader(Reader):
-    """Reads through one read-only transaction; needs no lock file and leaves none behind."""
-
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._path = root / DATABASE
-        try:
-            self._key, environment = _Environments.open(self._path)
-            self._transaction = environment.begin(buffers=True)
-            self._release = weakref.finalize(self, _release, self._transaction, self._key)
-        except lmdb.Error as error:
-            raise DatasetError(
-                f"{self._path} is damaged ({error}); restore it, or convert the source again"
-            ) from error
-
-    def read(self, index: int) -> memoryview:
-        try:
-            data: memoryview | None = self._transaction.get(_image_key(index))
-        except lmdb.Error as error:
-            raise OSError(f"{self._path} is damaged ({error})") from error
-        if data is None:
-            raise OSError(f"{self._path} has no key {_image_key(index).decode()}")
-        return data
-
-    def close(self) -> None:
-        self._release()
-
-
-def _release(transaction: Any, key: _Key) -> None:
-    if key[0] == os.getpid():  # a fork must leave its parent's alone
-        transaction.abort()
-        _Environments.close(key)
-
-
-class _Environments:
-    """The databases that this process has open: LMDB opens each only once in a process, and a
-    training and an evaluation loader may well read the same one."""
-
-    # (process, device, inode of the file) -> environment, number of users
-    _open: ClassVar[dict[_Key, tuple[Any, int]]] = {}
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-
-    @classmethod
-    def open(cls, path: Path) -> tuple[_Key, Any]:
-        status = path.stat()
-        key = (os.getpid(), status.st_dev, status.st_ino)
-        with cls._lock:
-            # After a fork the parent's are here too. They must not be used; without a lock file
-            # closing them concerns this process alone, and the library demands it.
-            for inherited in [other for other in cls._open if other[0] != key[0]]:
-                cls._open.pop(inherited)[0].close()
-            environment, users = cls._open.get(key, (None, 0))
-            if environment is None:
-                environment = lmdb.open(
-                    os.fsencode(path),
-                    subdir=False,
-                    readonly=True,
-                    lock=False,
-                    readahead=False,  # samples are read in random order
-                    create=False,
-                )
-            cls._open[key] = (environment, users + 1)
-            return key, environment
-
-    @classmethod
-    def after_fork(cls) -> None:
-        """Another thread of the parent may have held the lock when it forked."""
-        cls._lock = threading.Lock()
-
-    @classmethod
-    def close(cls, key: _Key) -> None:
-        with cls._lock:
-            environment, users = cls._open[key]
-            if users > 1:
-                cls._open[key] = (environment, users - 1)
-            else:
-                del cls._open[key]
-                environment.close()
-
-
-os.register_at_fork(after_in_child=_Environments.after_fork)
+def _label_text(label: Label) -> bytes:
+    columns = label if isinstance(label, list) else [label]
+    return " ".join(map(repr, columns)).encode("ascii")
 
 
 class LmdbWriter(Writer):
@@ -146,7 +68,7 @@ class LmdbWriter(Writer):
         return self.staging / f"images-{shard:06d}.bin"
 
     def finish(
-        self, shards: list[ShardRecord], labels: NDArray[np.int64], note: Callable[[str], None]
+        self, shards: list[ShardRecord], labels: NDArray[Any], note: Callable[[str], None]
     ) -> list[Part]:
         samples = sum(len(shard.positions) for shard in shards)
         size = sum(int(shard.spans[:, 1].sum()) for shard in shards)
@@ -165,10 +87,14 @@ class LmdbWriter(Writer):
                 os.fsync(file.fileno())
             temporary.replace(path)
             sync_directory(self.staging)
-            return _parts(path, samples)
+            parts = _parts(path, samples)
+            index = span_bytes([_spans(path, samples)])
+        with write_whole(self.staging / OFFSETS) as file:
+            file.write(index)
+        return [*parts, Part(OFFSETS, 0, len(index), hashlib.sha256(index).hexdigest())]
 
     def _entries(
-        self, shards: list[ShardRecord], labels: NDArray[np.int64]
+        self, shards: list[ShardRecord], labels: NDArray[Any]
     ) -> Iterator[tuple[bytes, bytes]]:
         """All keys and values in key order, which lets LMDB append page after page."""
         index = 0
@@ -180,9 +106,9 @@ class LmdbWriter(Writer):
                         raise OSError(errno.EIO, f"{file.name} ends early")
                     yield _image_key(index), data
                     index += 1
-        if labels.ndim == 1:
+        if labels.ndim == 1 or labels.shape[1]:
             for number, label in enumerate(labels.tolist()):
-                yield _label_key(number), b"%d" % label
+                yield _label_key(number), _label_text(label)
         yield b"num-samples", b"%d" % index
 
 
@@ -210,6 +136,30 @@ def _write_database(path: Path, entries: Iterable[tuple[bytes, bytes]], map_size
         if shutil.disk_usage(path.parent).free < _NEARLY_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise OSError(errno.EIO, str(error)) from error
+
+
+def _spans(path: Path, samples: int) -> NDArray[np.int64]:
+    """Where each image lies in the database's file: LMDB keeps a value in one piece and hands out
+    its place in the map of the file."""
+    spans = np.zeros((samples, 2), np.int64)
+    start = None
+    with (
+        lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False) as environment,
+        environment.begin(buffers=True) as transaction,
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+    ):
+        cursor: Any = transaction.cursor()
+        for index, (_, value) in zip(range(samples), cursor, strict=False):
+            address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+            if start is None:
+                start = address - mapped.find(value)  # the first to be written is the first found
+            offset = address - start
+            if mapped[offset : offset + len(value)] != value:
+                raise OSError(errno.EIO, f"{path} does not hold what was written")
+            spans[index] = offset, len(value)
+        del cursor, value
+    return spans
 
 
 def _parts(path: Path, samples: int) -> list[Part]:

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,10 @@ class MemmapReader(Reader):
     @property
     def pixels(self) -> NDArray[np.uint8]:
         return self._pixels
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.full(len(self._pixels), int(np.prod(self._pixels.shape[1:])), np.int64)
 
     def close(self) -> None:
         # The map goes with its last view: unmapping it under a view would be fatal.
@@ -96,7 +101,7 @@ class MemmapWriter(Writer):
         return [], [part]
 
     def finish(
-        self, shards: list[ShardRecord], labels: NDArray[np.int64], note: Callable[[str], None]
+        self, shards: list[ShardRecord], labels: NDArray[Any], note: Callable[[str], None]
     ) -> list[Part]:
         samples = sum(len(shard.positions) for shard in shards)
         shape = (samples, *self._size, 3)

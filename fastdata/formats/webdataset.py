@@ -1,85 +1,32 @@
 """WebDataset: USTAR shards that webdataset, DALI, Hugging Face datasets and timm read as well.
 
-A sample is three adjacent members with a common key: ``KEY.jpg``, ``KEY.cls`` (the label in ASCII;
-absent where there are no labels) and ``KEY.json`` (the source's path). ``offsets.npy`` says where
-each image lies, so that any sample can be read at once and few shards can feed many workers.
+A sample is three adjacent members with a common key: ``KEY.jpg``, ``KEY.cls`` (a class index in
+ASCII; absent where there is none) and ``KEY.json`` (the source's path, and labels of other kinds).
+``offsets.npy`` says where each image lies, so that any sample can be read at once and few shards
+can feed many workers.
 """
 
 from __future__ import annotations
 
 import base64
-import bisect
 import hashlib
 import json
-import mmap
 import os
-import resource
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import DatasetError
-from fastdata.files import npy_bytes, open_array, write_whole
-from fastdata.formats import Reader, Sample, ShardRecord, Writer
-from fastdata.manifest import MANIFEST, Manifest, Part
+from fastdata.files import write_whole
+from fastdata.formats import OFFSETS, Label, Sample, ShardRecord, Writer
+from fastdata.formats.spans import span_bytes
+from fastdata.manifest import Part
 from fastdata.paths import display
 
-__all__ = ["WebDatasetReader", "WebDatasetWriter"]
+__all__ = ["WebDatasetWriter"]
 
-OFFSETS = "offsets.npy"
 _BLOCK = 512
 _SEND_BYTES = 8 << 20
-_LEAST_MAPS = 64  # shards a process keeps mapped, however low its limit on open files is
-
-
-class WebDatasetReader(Reader):
-    """Random access to the images of local shards."""
-
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        shards = [part for part in manifest.parts if part.samples is not None]
-        self._paths = [root / part.file for part in shards]
-        self._ends = np.cumsum([part.samples for part in shards]).tolist()
-        self._spans: NDArray[np.int64] = open_array(root / OFFSETS, np.int64, manifest.samples, 2)
-        self._manifest = root / MANIFEST
-        self._opened = self._manifest.stat()
-        self._lock = threading.Lock()
-        self._maps: OrderedDict[int, memoryview] = OrderedDict()  # least recently used first
-        self._most = max(_LEAST_MAPS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-
-    def read(self, index: int) -> memoryview:
-        """The encoded image of sample ``index``, in the map of its shard: nothing is copied."""
-        offset, size = self._spans[index].tolist()
-        shard = bisect.bisect_right(self._ends, index)
-        return self._map(shard)[offset : offset + size]
-
-    def _map(self, shard: int) -> memoryview:
-        with self._lock:
-            mapped = self._maps.get(shard)
-            if mapped is not None:
-                self._maps.move_to_end(shard)
-                return mapped
-            if len(self._maps) >= self._most:  # each map holds a file descriptor
-                self._maps.popitem(last=False)
-            try:
-                with self._paths[shard].open("rb") as file:
-                    mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-                replaced = not os.path.samestat(self._opened, self._manifest.stat())
-            except (FileNotFoundError, ValueError):  # of an empty file nothing can be mapped
-                replaced = True
-            if mapped is None or replaced:
-                raise DatasetError(
-                    f"{self._manifest.parent} was replaced while it was read; open it again"
-                )
-            self._maps[shard] = mapped
-            return mapped
-
-    def close(self) -> None:
-        self._maps.clear()  # a map is released with the last view of it
 
 
 class WebDatasetWriter(Writer):
@@ -116,13 +63,18 @@ class WebDatasetWriter(Writer):
     def _members(self, sample: Sample) -> list[tuple[str, bytes]]:
         key = f"{sample.position:09d}"
         members = [(f"{key}.jpg", sample.data)]
-        if sample.label is not None:
-            members.append((f"{key}.cls", b"%d" % sample.label))
-        members.append((f"{key}.json", _path_json(sample.path)))
+        label, fields = sample.label, _path_fields(sample.path)
+        if isinstance(label, int):
+            members.append((f"{key}.cls", b"%d" % label))
+        elif label is not None:  # .cls is an integer to everyone who reads it
+            fields["label"] = label
+        if self.copies > 1:
+            fields["copy"] = sample.copy
+        members.append((f"{key}.json", json.dumps(fields).encode("ascii")))
         return members
 
     def finish(
-        self, shards: list[ShardRecord], labels: NDArray[np.int64], note: Callable[[str], None]
+        self, shards: list[ShardRecord], labels: NDArray[Any], note: Callable[[str], None]
     ) -> list[Part]:
         # A shard of which nothing survived is no shard: most readers refuse an empty tar.
         parts = [part for shard in shards if len(shard.positions) for part in shard.parts]
@@ -145,9 +97,8 @@ class WebDatasetWriter(Writer):
                 }
             }
         }
-        spans = np.concatenate([shard.spans for shard in shards]).astype(np.int64)
         sidecars = {
-            OFFSETS: npy_bytes(spans.reshape(-1, 2)),
+            OFFSETS: span_bytes([shard.spans for shard in shards]),
             "wids.json": (json.dumps(wids, indent=1) + "\n").encode("ascii"),
             "_info.json": (json.dumps(timm, indent=1) + "\n").encode("ascii"),
         }
@@ -158,13 +109,12 @@ class WebDatasetWriter(Writer):
         return parts
 
 
-def _path_json(path: bytes) -> bytes:
+def _path_fields(path: bytes) -> dict[str, Label | str]:
     """Both fields always, of one type: readers take the schema from the first few samples."""
     try:
-        text, exact = path.decode("utf-8"), ""
+        return {"path": path.decode("utf-8"), "path_base64": ""}
     except UnicodeDecodeError:
-        text, exact = display(path), base64.b64encode(path).decode("ascii")
-    return json.dumps({"path": text, "path_base64": exact}).encode("ascii")
+        return {"path": display(path), "path_base64": base64.b64encode(path).decode("ascii")}
 
 
 class _TarWriter:

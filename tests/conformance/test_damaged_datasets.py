@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from fastdata import open_dataset
 from fastdata.dataset import Dataset
 from fastdata.errors import DatasetError, ImageError, SourceError, UsageError
-from fastdata.manifest import MANIFEST
+from fastdata.manifest import MANIFEST, Manifest
 
 
 def cut(path: Path, how: str) -> None:
@@ -105,8 +106,7 @@ def test_a_manifest_of_an_unknown_format_is_refused(
     converted_format: str, uniform: Any, copied: Callable[..., Path]
 ) -> None:
     path = copied(converted_format, uniform)
-    text = (path / MANIFEST).read_text()
-    (path / MANIFEST).write_text(text.replace(f'"format": "{converted_format}"', '"format": "x"'))
+    replace(Manifest.read(path), format="x").write(path)
     with pytest.raises((DatasetError, UsageError), match="'x'"):
         open_dataset(path)
 

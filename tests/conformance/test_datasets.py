@@ -247,5 +247,5 @@ def test_an_unfinished_conversion_is_refused_as_such(
     # The destination as an interruption leaves it: work in the staging folder, no manifest.
     (tmp_path / STAGING).mkdir()
     (tmp_path / STAGING / "plan.json").write_text('{"shards": 7}')
-    with pytest.raises(UnfinishedError, match="0 of 7 shards; run the same .*again to resume"):
+    with pytest.raises(UnfinishedError, match=r"0 of 7 shards; run the same .*again to resume"):
         open_dataset(tmp_path)

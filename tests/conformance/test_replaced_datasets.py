@@ -24,7 +24,7 @@ def twins(
     nothing but the contents tells one from the other: the worst case of a replacement."""
     encoded = [jpeg(picture(48, 40, 100 + i)) for i in range(4)]
     length = max(map(len, encoded))
-    encoded = [data.ljust(length, b"\0") for data in encoded]  # behind the end of the picture
+    encoded = [_padded(data, length + 4) for data in encoded]
     names = [b"a/0.jpg", b"b/0.jpg"]
     return [write_source(dict(zip(names, encoded[i : i + 2], strict=True))) for i in (0, 2)]
 
@@ -44,6 +44,13 @@ def replaceable(
         return source
 
     return path, lambda name: put(name, twins[0]), lambda name: put(name, twins[1])
+
+
+def _padded(data: bytes, length: int) -> bytes:
+    """A JPEG with a comment that makes it so long."""
+    spare = length - len(data) - 4
+    comment = b"\xff\xfe" + (spare + 2).to_bytes(2, "big") + b"x" * spare
+    return data[:2] + comment + data[2:]
 
 
 Replaceable = tuple[Path, Callable[[str], Any], Callable[[str], Any]]

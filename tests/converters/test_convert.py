@@ -211,7 +211,8 @@ def test_the_manifest_names_every_file_with_its_checksum(
     # Nothing of when, where or by whom: a new key must be looked at.
     assert set(manifest) == {
         *("fastdata", "format", "samples", "classes", "image_size", "conversion", "source"),
-        *("skipped", "parts", "created_by"),
+        *("skipped", "parts", "created_by", "identity", "label_dtype", "columns", "treated"),
+        "repaired",
     }
     assert set(manifest["source"]) == {"files", "bytes", "fingerprint"}
     ranges: dict[str, list[tuple[int, int, str]]] = {}

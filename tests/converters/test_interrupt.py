@@ -23,7 +23,7 @@ from PIL import Image
 
 from converters.options import Options
 from converters.plan import Plan
-from converters.scan import scan_source
+from converters.sources import scan_source
 from fastdata import DestinationError, UnfinishedError, UsageError, WorkerError, convert
 from fastdata.dataset import open_dataset
 from fastdata.manifest import STAGING

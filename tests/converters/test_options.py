@@ -80,18 +80,29 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "shard_size": (1000, "1000"),
     "name": ("train", "'train'"),
     "check": ("structure", "'structure'"),
+    "exif": ("ignore", "'ignore'"),
+    "strict": (True, "True"),
+    "augment": ("flip", "'flip'"),
+    "copies": (3, "3"),
 }
 
 
 def test_every_option_is_compared() -> None:
     # A new option that is left out here would be left out of the next test as well.
-    assert CHANGES.keys() == {field.name for field in dataclasses.fields(Options)}
+    assert CHANGES.keys() | {"augment_code"} == {f.name for f in dataclasses.fields(Options)}
+
+
+def test_another_module_behind_the_same_name_is_a_difference() -> None:
+    before, now = (Options("webdataset", augment="a:b", augment_code=code) for code in "12")
+    difference = now.difference(before.as_json())
+    assert difference == "the module of --augment was changed"
 
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_a_difference_names_the_option_and_both_values(key: str) -> None:
     value, shown = CHANGES[key]
-    before, now = Options("webdataset"), Options(**{"to": "webdataset", key: value})
+    augmented = {"to": "webdataset", "augment": "crop"}
+    before, now = Options(**augmented), Options(**{**augmented, key: value})
     stored = json.loads(json.dumps(before.as_json()))
     difference = now.difference(stored)
     assert difference is not None

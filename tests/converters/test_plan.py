@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from converters.options import Options
 from converters.plan import Plan
-from converters.scan import Source, scan_source
+from converters.sources import Source, scan_source
 from fastdata import DestinationError
-from fastdata.formats.folder import FolderScan
 from fastdata.paths import PathTable
 
 
@@ -24,8 +23,9 @@ def source_of(sizes: list[int] | NDArray[np.int64], classes: int = 2) -> Source:
     count = len(sizes)
     labels = np.arange(count, dtype=np.int64) * classes // count
     paths = PathTable.of(b"c%d/%06d.jpg" % (labels[i], i) for i in range(count))
-    scan = FolderScan(b"/nowhere", paths, labels, [f"c{k}" for k in range(classes)])
-    return Source(scan, np.asarray(sizes, np.int64), np.zeros(count, np.int64))
+    names = [f"c{k}" for k in range(classes)]
+    times = np.zeros(count, np.int64)
+    return Source("folder", b"/nowhere", paths, labels, names, np.asarray(sizes, np.int64), times)
 
 
 def plan_of(sizes: list[int] | NDArray[np.int64], **options: object) -> Plan:
@@ -100,13 +100,13 @@ def test_a_shuffle_mixes_the_classes() -> None:
     # class has a chance of 0.9**100 = 3e-5, and the seed is fixed.
     source = source_of([1] * 2000, classes=10)
     plan = Plan.make(Options("webdataset"), source)
-    labels = source.scan.labels[plan.order].reshape(20, 100)
+    labels = source.labels[plan.order].reshape(20, 100)
     assert all(len(set(run)) == 10 for run in labels.tolist())
 
 
 def test_neither_workers_nor_times_reach_the_plan(tmp_path: Path) -> None:
     source = source_of(list(range(1, 100)))
-    later = replace(source, mtimes=source.mtimes + 5)
+    later = replace(source, stamps=source.stamps + 5)
     one, two = (Plan.make(Options("webdataset"), s) for s in (source, later))
     assert one.order.tolist() == two.order.tolist()
     assert one.starts.tolist() == two.starts.tolist()
@@ -118,24 +118,22 @@ def test_a_saved_plan_is_read_back_whole(tmp_path: Path) -> None:
     plan.save(tmp_path)
     again = Plan.load(tmp_path)
     assert again.options == options
-    assert again.source.scan.root == b"/nowhere"
-    assert again.source.scan.classes == ["c0", "c1", "c2"]
-    assert again.source.scan.paths.tobytes() == plan.source.scan.paths.tobytes()
+    assert again.source.root == b"/nowhere"
+    assert again.source.classes == ["c0", "c1", "c2"]
+    assert again.source.paths.tobytes() == plan.source.paths.tobytes()
     for name in ("order", "starts"):
         np.testing.assert_array_equal(getattr(again, name), getattr(plan, name))
-    for name in ("bytes", "mtimes"):
+    for name in ("bytes", "stamps", "places", "groups"):
         np.testing.assert_array_equal(getattr(again.source, name), getattr(plan.source, name))
-    np.testing.assert_array_equal(again.source.scan.labels, plan.source.scan.labels)
+    np.testing.assert_array_equal(again.source.labels, plan.source.labels)
     plan.check_resumable(tmp_path)  # itself
 
 
 def test_a_plan_keeps_names_that_are_no_utf8(tmp_path: Path) -> None:
-    scan = FolderScan(
-        b"/r\xff", PathTable.of([b"\xfe/\xfd.jpg"]), np.zeros(1, np.int64), ["\udcfe"]
-    )
-    source = Source(scan, np.ones(1, np.int64), np.ones(1, np.int64))
+    paths, one = PathTable.of([b"\xfe/\xfd.jpg"]), np.ones(1, np.int64)
+    source = Source("folder", b"/r\xff", paths, np.zeros(1, np.int64), ["\udcfe"], one, one)
     Plan.make(Options("webdataset"), source).save(tmp_path)
-    again = Plan.load(tmp_path).source.scan
+    again = Plan.load(tmp_path).source
     assert (again.root, again.paths[0], again.classes) == (b"/r\xff", b"\xfe/\xfd.jpg", ["\udcfe"])
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torchvision.datasets import ImageFolder
 
-from converters.scan import scan_source
+from converters.sources import scan_source
 from fastdata import SourceError, open_dataset
 from fastdata.formats.folder import scan_folder
+from fastdata.paths import PathTable
 
 
 def plant(root: Path, *names: str | bytes) -> Path:
@@ -185,6 +186,7 @@ def test_a_folder_that_cannot_be_listed_is_named(
     code = """
 import sys
 from fastdata.formats.folder import scan_folder
+from fastdata.paths import PathTable
 from fastdata import SourceError
 try:
     scan_folder(sys.argv[1])
@@ -221,7 +223,7 @@ def test_a_source_that_is_absent_a_file_or_empty_is_refused(tmp_path: Path) -> N
 def test_progress_ends_at_the_number_of_images(tmp_path: Path) -> None:
     root = plant(tmp_path / "source", *(f"{c}/{i}.jpg" for c in "abc" for i in range(4)))
     told: list[int] = []
-    scan_source(root, told.append)
+    scan_source(root, progress=told.append)
     assert told == sorted(told)
     assert told[-1] == 12
 
@@ -235,9 +237,17 @@ def test_the_source_remembers_size_and_time_of_each_file(tmp_path: Path) -> None
         os.utime(path, ns=(0, 10**18 + number))
     source = scan_source(root)
     assert source.bytes.tolist() == [5, 0, 1234]
-    assert source.mtimes.tolist() == [10**18, 10**18 + 1, 10**18 + 2]
-    # The fingerprint is of names and sizes alone: a copy elsewhere, made later, has the same.
-    table = b"a/0.jpg\0a/1.jpg\0a/2.jpg\0" + np.array([5, 0, 1234], "<i8").tobytes()
-    expected = {"files": 3, "bytes": 1239, "fingerprint": hashlib.sha256(table).hexdigest()}
-    assert source.summary() == expected
+    assert source.stamps.tolist() == [10**18, 10**18 + 1, 10**18 + 2]
+    summary = source.summary()
+    assert (summary["files"], summary["bytes"]) == (3, 1239)
+    # The fingerprint is of names, sizes and labels: a copy elsewhere, made later, has the same.
+    later = replace(source, root=b"/elsewhere", stamps=source.stamps + 1)
+    assert later.summary() == summary
+    for other in (
+        replace(source, bytes=np.array([5, 0, 1235])),
+        replace(source, labels=source.labels + 1),
+        replace(source, classes=["b"]),
+        replace(source, paths=PathTable.of([b"a/0.jpg", b"a/1.jpg", b"b/2.jpg"])),
+    ):
+        assert other.summary()["fingerprint"] != summary["fingerprint"]
     json.dumps(source.summary())  # plain values

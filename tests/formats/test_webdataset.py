@@ -248,8 +248,10 @@ def test_members_of_any_length_are_padded(tmp_path: Path) -> None:
     (source / "a").mkdir(parents=True)
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), (200, 0, 0)).save(buffer, "JPEG")
-    for number in range(512):  # every remainder of the block size; what follows the end is kept
-        (source / "a" / f"{number:03d}.jpg").write_bytes(buffer.getvalue() + b"x" * number)
+    start, rest = buffer.getvalue()[:2], buffer.getvalue()[2:]
+    for number in range(512):  # every remainder of the block size, by a comment of any length
+        comment = b"\xff\xfe" + (number + 2).to_bytes(2, "big") + b"x" * number
+        (source / "a" / f"{number:03d}.jpg").write_bytes(start + comment + rest)
     convert(source, out, workers=1, shuffle=False)
     found = [data for _, member, data in members(out) if member.name.endswith("jpg")]
     assert found == [path.read_bytes() for path in sorted((source / "a").iterdir())]
