@@ -12,25 +12,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.arguments import (
+    expect,
+    expect_type,
+    parse_count,
+    parse_device,
+    parse_dtype,
+    parse_ranks,
+)
 from fastdata.dataset import Dataset, open_dataset
 from fastdata.engines import Engine, Settings, Skipped
 from fastdata.errors import DatasetError, UsageError
-from fastdata.machine import environment_count
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import Recipe, draw_key
 from fastdata.registry import ENGINES, load
-from fastdata.sampling import BatchSampler
+from fastdata.sampling import BatchSampler, CopyChoice
 
 __all__ = ["Loader", "make_loader"]
 
 _STATE_VERSION = 1
 _PLANNED_SAMPLES = 4096  # planned at once: numpy's cost for each call is shared by many batches
-_DTYPES = {
-    "uint8": torch.uint8,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-}
 
 
 def make_loader(
@@ -58,8 +59,8 @@ def make_loader(
 ) -> Loader:
     """Make a loader of batches ``(images, labels)``.
 
-    Images are [B, 3, H, W] in channels_last memory on ``device``, labels int64 [B] ([B, 0] where
-    the dataset has none).
+    Images are [B, 3, H, W] in channels_last memory on ``device``. Labels are int64 [B] class
+    indices; float32 [B] targets; [B, K] where the dataset has several; [B, 0] where it has none.
 
     Args:
         path: a converted dataset, or a plain image folder.
@@ -77,7 +78,8 @@ def make_loader(
         num_workers: processes; 0 works in this process; ``"auto"``: as many as CPUs.
         prefetch_factor: batches that each worker prepares ahead.
         order: ``"global"``: every epoch a permutation of the whole dataset.
-        copies: ``"all"``: every sample of the dataset.
+        copies: of a dataset of augmented copies: ``"all"``: every sample; ``"one-per-epoch"``: one
+            copy of each source, another one in the next epoch.
         seed: of the order and of all draws.
         rank, world_size: None: from torch.distributed, else from RANK and WORLD_SIZE, else 0, 1.
         dtype: of the images; None: the recipe's, else float16 on CUDA and float32 on the CPU.
@@ -95,15 +97,15 @@ def make_loader(
     """
     dataset = path if isinstance(path, Dataset) else open_dataset(path)
     steps = Recipe.preset(recipe)
-    _expect("order", order, ("global",))
-    _expect("copies", copies, ("all",))
-    _expect("on_error", on_error, ("raise", "skip"))
-    _expect("profile", profile, ("auto", None))
-    _expect_type("batch_size", batch_size, int)
-    _expect_type("seed", seed, int)
+    expect("order", order, ("global",))
+    expect("copies", copies, ("all", "one-per-epoch"))
+    expect("on_error", on_error, ("raise", "skip"))
+    expect("profile", profile, ("auto", None))
+    expect_type("batch_size", batch_size, int)
+    expect_type("seed", seed, int)
     if transform is not None and not callable(transform):
         raise UsageError(f"expected transform to be callable, got {transform!r}")
-    where = _device(device)
+    where = parse_device(device)
     if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"device={str(where)!r}: torch finds {torch.cuda.device_count()} CUDA devices here; "
@@ -112,25 +114,34 @@ def make_loader(
     if transform is not None and dtype is not None:
         raise UsageError("transform= decides what it hands out: leave dtype=None")
     shuffle = steps.random if shuffle is None else shuffle
-    rank, world_size = _ranks(rank, world_size)
+    rank, world_size = parse_ranks(rank, world_size)
+    choice = None
+    if copies == "one-per-epoch":
+        if not len(dataset.copies):
+            raise UsageError(
+                f'copies="one-per-epoch": {dataset.path} has no copies; make some with: fastdata '
+                "convert --augment OPS --copies K"
+            )
+        choice = CopyChoice(dataset.copies)
     sampler = BatchSampler(
-        n=len(dataset),
+        n=len(dataset) if choice is None else choice.n,
         batch_size=batch_size,
         shuffle=shuffle,
         drop_last=shuffle if drop_last is None else drop_last,
         rank=rank,
         world_size=world_size,
+        choice=choice,
     )
     settings = Settings(
         dataset=dataset,
         recipe=steps,
         transform=transform,
         device=where,
-        dtype=_dtype(dtype if dtype is not None else steps.dtype, where),
+        dtype=parse_dtype(dtype if dtype is not None else steps.dtype, where),
         training=shuffle,
         skip_errors=on_error == "skip",
-        num_workers=_count("num_workers", num_workers, 0),
-        prefetch_factor=_count("prefetch_factor", prefetch_factor, 1),
+        num_workers=parse_count("num_workers", num_workers, 0),
+        prefetch_factor=parse_count("prefetch_factor", prefetch_factor, 1),
         options=dict(engine_options or {}),
     )
     chosen = "workers" if engine == "auto" else engine
@@ -211,12 +222,16 @@ class Loader:
                 "use one iterator of a loader at a time"
             )
 
+    @property
+    def _copies(self) -> str:
+        return "all" if self._sampler.choice is None else "one-per-epoch"
+
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that the next iteration goes through, from its beginning.
 
         Right after :meth:`load_state_dict`, naming the loaded epoch keeps the loaded position.
         """
-        _expect_type("epoch", epoch, int)
+        expect_type("epoch", epoch, int)
         if self._begun or epoch != self._epoch:
             self._move(epoch, 0)
 
@@ -236,6 +251,7 @@ class Loader:
             "epoch": self._epoch,
             "position": self._position,
             "shuffle": self._sampler.shuffle,
+            "copies": self._copies,
             "dataset": self.dataset.identity,
         }
 
@@ -249,8 +265,9 @@ class Loader:
             DatasetError: the state belongs to another dataset.
         """
         try:
-            version, seed, epoch, position, shuffle, identity = (
-                state[key] for key in ("version", "seed", "epoch", "position", "shuffle", "dataset")
+            version, seed, epoch, position, shuffle, copies, identity = (
+                state[key]
+                for key in ("version", "seed", "epoch", "position", "shuffle", "copies", "dataset")
             )
         except (KeyError, TypeError) as error:
             raise UsageError(f"expected a Loader's state_dict, found one without {error}") from None
@@ -276,6 +293,11 @@ class Loader:
             raise UsageError(
                 f"the state was taken with shuffle={shuffle}, this loader has "
                 f"shuffle={self._sampler.shuffle}; make the loader as it was"
+            )
+        if copies != self._copies:
+            raise UsageError(
+                f"the state was taken with copies={copies!r}, this loader has "
+                f"copies={self._copies!r}; make the loader as it was"
             )
         self._seed = seed
         self._move(epoch, position)
@@ -338,48 +360,3 @@ def _plans(
         indices = sampler.indices(seed, epoch, np.concatenate(positions))
         ends = np.cumsum([len(batch) for batch in positions])
         yield from plan_batches(recipe, draw_key(seed, epoch), np.split(indices, ends[:-1]), sizes)
-
-
-def _expect(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        expected = " or ".join(repr(each) for each in allowed)
-        raise UsageError(f"expected {name} to be {expected}, got {value!r}")
-
-
-def _expect_type(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise UsageError(f"expected {name} to be of type {kind.__name__}, got {value!r}")
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    try:
-        return torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
-        raise UsageError(f"expected device to be a torch device, got {device!r}: {error}") from None
-
-
-def _count(name: str, value: int | str, least: int) -> int | None:
-    if value == "auto":
-        return None
-    if not isinstance(value, int) or value < least:
-        raise UsageError(f"expected {name} to be 'auto' or at least {least}, got {value!r}")
-    return value
-
-
-def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    if dtype is None:
-        return torch.float16 if device.type == "cuda" else torch.float32
-    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in _DTYPES.values():
-        raise UsageError(f"expected dtype to be one of {', '.join(_DTYPES)}, got {dtype!r}")
-    return found
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError("give rank and world_size together, or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return environment_count("RANK", 0), environment_count("WORLD_SIZE", 1)

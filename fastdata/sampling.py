@@ -2,6 +2,7 @@
 
     (n, seed, epoch) -> a permutation of 0..n-1, evaluated at any positions
     (batch_size, rank, world_size) -> the positions of each batch
+    (seed, epoch) -> one of the copies that each source has
 
 A position counts samples over all ranks, so "stopped at position p" means the same whatever the
 number of ranks that goes on from there.
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 from fastdata.errors import UsageError
 from fastdata.hashing import derive_key, hash64
 
-__all__ = ["BatchSampler", "shuffled"]
+__all__ = ["BatchSampler", "CopyChoice", "shuffled"]
 
-_ORDER = 1  # purpose word of the keys of this module, see hashing.derive_key
+_ORDER, _COPIES = 1, 6  # purpose words of the keys of this module, see hashing.derive_key
 SORT_LIMIT = 1 << 22
 """Up to this many samples an epoch's permutation is sorted at once; above it a Feistel network
 computes just the positions asked for, so that starting costs nothing at any size."""
@@ -96,6 +97,34 @@ def _add_modulo(
     return np.where(x >= modulus, x - modulus, x)
 
 
+class CopyChoice:
+    """One copy of each source for each epoch.
+
+    A source's copies take turns from epoch to epoch, so that as many epochs as there are copies
+    show each of them once; where the turn begins differs from source to source.
+
+    Attributes:
+        n: number of sources.
+    """
+
+    def __init__(self, copies: NDArray[np.int64]) -> None:
+        """
+        Args:
+            copies: int64 [N, 2], source number and copy number of each sample of a dataset.
+        """
+        self._samples = np.lexsort((copies[:, 1], copies[:, 0]))
+        _, self._first, self._count = np.unique(
+            copies[self._samples, 0], return_index=True, return_counts=True
+        )
+        self.n = len(self._first)
+
+    def indices(self, seed: int, epoch: int, sources: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Dataset indices of the copies of ``sources`` (0..n-1) in epoch ``epoch``."""
+        begin = hash64(derive_key(seed, _COPIES), sources.astype(np.uint64)) >> np.uint64(1)
+        turn = (begin.astype(np.int64) + epoch) % self._count[sources]
+        return self._samples[self._first[sources] + turn]
+
+
 @dataclass(frozen=True)
 class BatchSampler:
     """Which samples each batch of one rank holds.
@@ -107,10 +136,11 @@ class BatchSampler:
     is seen exactly once over all ranks, so ranks may differ in steps and in the last batch's size.
 
     Attributes:
-        n: samples in the dataset.
+        n: samples of an epoch.
         batch_size: samples of one rank's batch.
         shuffle, drop_last: as in torch's DataLoader.
         rank, world_size: this process and the number of processes.
+        choice: where an epoch shows one copy of each source, which one; ``n`` counts sources.
     """
 
     n: int
@@ -119,6 +149,7 @@ class BatchSampler:
     drop_last: bool
     rank: int = 0
     world_size: int = 1
+    choice: CopyChoice | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -173,6 +204,8 @@ class BatchSampler:
 
     def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Dataset indices at ``positions`` of epoch ``epoch``, int64 of the same shape."""
-        if not self.shuffle:
-            return positions
-        return shuffled(self.n, derive_key(seed, _ORDER, epoch), positions)
+        if self.shuffle:
+            positions = shuffled(self.n, derive_key(seed, _ORDER, epoch), positions)
+        if self.choice is not None:
+            return self.choice.indices(seed, epoch, positions)
+        return positions

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from fastdata.dataset import Dataset
 from fastdata.errors import DataError
 from fastdata.files import sha256_range
@@ -113,11 +115,13 @@ def _strangers(root: Path, manifest: Manifest) -> list[str]:
 
 def _check_labels(dataset: Dataset) -> list[str]:
     labels = dataset.labels
-    if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= len(dataset.classes)):
+    if dataset.classes and (labels.min() < 0 or labels.max() >= len(dataset.classes)):
         return [
             f"{dataset.path / 'labels.npy'}: expected labels from 0 to "
             f"{len(dataset.classes) - 1}, found {labels.min()} to {labels.max()}"
         ]
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        return [f"{dataset.path / 'labels.npy'}: expected finite targets, found others"]
     return []
 
 

@@ -37,8 +37,18 @@ LAYERS: list[set[str]] = [
     {"decode", "formats"},
     {"registry"},
     {
-        *("_version", "errors", "files", "hashing", "header", "jpeg", "machine", "manifest"),
-        *("paths", "png", "seeding"),
+        *(
+            "_version",
+            "arguments",
+            "errors",
+            "files",
+            "hashing",
+            "header",
+            "jpeg",
+            "machine",
+            "manifest",
+        ),
+        *("manifest", "paths", "png", "seeding"),
     },
 ]
 RANK = {part: -number for number, layer in enumerate(LAYERS) for part in layer}

@@ -73,7 +73,7 @@ class Batch(NamedTuple):
     Attributes:
         images: on the device, [B, 3, H, W] in channels_last memory; what the user's transform
             made, stacked, where there is one.
-        labels: int64 [B] on the device; [B, 0] where there are none.
+        labels: [B] or [B, K] on the device, of the dataset's dtype; [B, 0] where there are none.
         indices: int64 [B], dataset indices, on the CPU.
         skipped: samples at fault. In evaluation they are missing from the batch, which may leave
             it empty; in training the batch's first good sample and its label fill the slot.

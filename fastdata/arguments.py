@@ -1,0 +1,64 @@
+"""Arguments of make_loader: checked, and turned into what the rest of the library works with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastdata.errors import UsageError
+from fastdata.machine import environment_count
+
+__all__ = ["expect", "expect_type", "parse_count", "parse_device", "parse_dtype", "parse_ranks"]
+
+_DTYPES = {
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+
+
+def expect(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        expected = " or ".join(repr(each) for each in allowed)
+        raise UsageError(f"expected {name} to be {expected}, got {value!r}")
+
+
+def expect_type(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"expected {name} to be of type {kind.__name__}, got {value!r}")
+
+
+def parse_device(device: str | torch.device | None) -> torch.device:
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"expected device to be a torch device, got {device!r}: {error}") from None
+
+
+def parse_count(name: str, value: int | str, least: int) -> int | None:
+    if value == "auto":
+        return None
+    if not isinstance(value, int) or value < least:
+        raise UsageError(f"expected {name} to be 'auto' or at least {least}, got {value!r}")
+    return value
+
+
+def parse_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float16 if device.type == "cuda" else torch.float32
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in _DTYPES.values():
+        raise UsageError(f"expected dtype to be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    return found
+
+
+def parse_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size together, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return environment_count("RANK", 0), environment_count("WORLD_SIZE", 1)
