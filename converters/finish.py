@@ -90,7 +90,7 @@ def finish(
         source=source.summary(),
         skipped=len(skipped),
         treated=dict(treated),
-        repaired=dict(Counter(entry["reason"] for entry in repaired)),
+        repaired=dict(Counter(flaw for entry in repaired for flaw in entry["reason"].split(", "))),
         created_by=f"fastdata {__version__}",
         parts=parts,
     )

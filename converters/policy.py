@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import simplejpeg
-
 from fastdata.header import Header, read_header
 from fastdata.jpeg import Jpeg
-from fastdata.png import repair_png
+from fastdata.png import PNG_SIGNATURE, repair_png
 
-__all__ = ["NO_END", "Verdict", "check_entropy", "judge", "without_padding"]
+__all__ = ["NO_END", "Verdict", "judge"]
 
 MOST_METADATA = 65_536
 """Bytes of metadata that are kept: one segment's worth, as most EXIF blocks are."""
 _EOI = b"\xff\xd9"
 _REFUSED = frozenset({"lossless", "arithmetic-coded lossless", "hierarchical"})
 NO_END = "the end marker is missing"
-_PADDING = "extraneous bytes before marker 0xd9"
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,6 @@ class Verdict:
     treated: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
 
-    def repaired_as(self, flaw: str, data: bytes) -> Verdict:
-        """With another flaw, and the data without it."""
-        return replace(self, data=data, repaired=(*self.repaired, flaw))
-
 
 def judge(data: bytes, *, exif: bool = True) -> Verdict:
     """Decide what becomes of a file.
@@ -58,13 +51,12 @@ def judge(data: bytes, *, exif: bool = True) -> Verdict:
         ValueError: it is refused: no image, of a kind that is not taken, or visibly damaged.
             Damage inside a JPEG's entropy-coded data takes a decoder to see.
     """
+    repaired: tuple[str, ...] = ()
+    if data.startswith(PNG_SIGNATURE):  # first, as Pillow does not open one with a wrong checksum
+        data, repaired = repair_png(data)
     header = read_header(data)
     if header.structure is not None:
         return _judge_jpeg(data, header, header.structure, exif)
-    repaired: tuple[str, ...] = ()
-    if header.format == "PNG":
-        data, flaw = repair_png(data)
-        repaired = (flaw,) if flaw else ()
     treated = [header.format]
     if header.orientation != 1:
         treated.append("EXIF orientation" if exif else "EXIF orientation ignored")
@@ -78,6 +70,10 @@ def _judge_jpeg(data: bytes, header: Header, jpeg: Jpeg, exif: bool) -> Verdict:
     if jpeg.precision != 8:
         raise ValueError(
             f"JPEG of {jpeg.precision} bits a sample is not supported: save it with 8 bits"
+        )
+    if not jpeg.colours:
+        raise ValueError(
+            f"JPEG of {len(jpeg.components)} components is not supported: save it as grey or RGB"
         )
     treated = [] if header.baseline else [_kind(jpeg)]
     repaired, cut = [], []
@@ -96,7 +92,9 @@ def _judge_jpeg(data: bytes, header: Header, jpeg: Jpeg, exif: bool) -> Verdict:
     if sum(end - start for start, end in jpeg.metadata) > MOST_METADATA:
         treated.append("metadata removed")
         cut = list(jpeg.metadata)
-    if cut or rest:
+    if jpeg.mended:
+        repaired.append("unknown codes in the header")
+    if cut or rest or jpeg.mended:
         data = jpeg.without(cut)
     if jpeg.end is None:
         data += _EOI
@@ -113,6 +111,8 @@ def _kind(jpeg: Jpeg) -> str:
         return "JPEG in several scans"
     if not jpeg.huffman:
         return "JPEG without Huffman tables"
+    if jpeg.adobe_transform == 0 and jpeg.colours == "YCbCr":
+        return "JPEG of contradictory colours"
     return "JPEG of unusual sampling"
 
 
@@ -120,33 +120,3 @@ def _as_stored(header: Header) -> Header:
     """The header as if the image had no orientation."""
     width, height = header.stored_size
     return replace(header, width=width, height=height, orientation=1)
-
-
-def check_entropy(data: bytes, jpeg: Jpeg) -> None:
-    """Decode a JPEG that Pillow is to decode, which is silent about damage.
-
-    Raises:
-        ValueError: its entropy-coded data is damaged.
-    """
-    try:
-        colours = "CMYK" if len(jpeg.components) == 4 else "RGB"
-        simplejpeg.decode_jpeg(data, colours, min_factor=8)
-    except ValueError as error:
-        if str(error).startswith(("Corrupt JPEG", "Premature end")):
-            raise
-
-
-def without_padding(data: bytes, error: ValueError) -> bytes | None:
-    """The JPEG without the zero bytes before its end marker that a decoder has stumbled over.
-
-    Left-over bytes of any other kind mean that the decoder has lost its way.
-
-    Args:
-        data: up to and with its end marker.
-        error: what the decoder said.
-    """
-    if _PADDING not in str(error):
-        return None
-    picture = data[: -len(_EOI)].rstrip(b"\0")
-    # One zero byte is kept: it may belong to the picture, and alone it does no harm.
-    return picture + b"\0" + _EOI if len(picture) < len(data) - 2 - len(_EOI) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from converters.augment import Augmentation, load_augmentation, variant_key
+from converters.entropy import check_entropy, without_padding
 from converters.options import Options
-from converters.policy import NO_END, Verdict, check_entropy, judge, without_padding
+from converters.policy import NO_END, Verdict, judge
 from fastdata.decode import Decode, PixelBuffer, reduced, upright
 from fastdata.decode.pillow import decode_unusual, to_rgb
 from fastdata.errors import ImageError, UsageError
@@ -97,32 +100,18 @@ class Transform:
         cannot fail (inverse DCT, colours) is spared."""
         size = verdict.header.stored_size
         small = self._buffer.shaped(*reduced(size, _CHECK_REDUCTION))
-        verdict, _ = self._decoded(verdict, _CHECK_REDUCTION, small)
-        return verdict
-
-    def _decoded(self, verdict: Verdict, reduction: int, out: Pixels) -> tuple[Verdict, Pixels]:
-        """Decode a JPEG, without what a decoder may stumble over."""
-        size = verdict.header.stored_size
-        try:
-            return verdict, self._decode(verdict.data, size, reduction, out=out)
-        except ValueError as error:
-            if NO_END in verdict.repaired:
-                raise ValueError(f"truncated JPEG: {NO_END}, and more") from error
-            shorter = without_padding(verdict.data, error)
-            if shorter is None:
-                raise
-        pixels = self._decode(shorter, size, reduction, out=out)
-        return verdict.repaired_as("zero bytes before the end marker", shorter), pixels
+        return _mended(verdict, lambda data: self._decode(data, size, _CHECK_REDUCTION, small))
 
     def _pixels(self, verdict: Verdict) -> tuple[Verdict, Pixels]:
         """The upright pixels of an image."""
         header = verdict.header
+        jpeg, size = header.structure, header.stored_size
         if header.decodable:
-            out = self._buffer.shaped(*header.stored_size)
-            verdict, pixels = self._decoded(verdict, 1, out)
+            pixels = self._buffer.shaped(*size)
+            verdict = _mended(verdict, lambda data: self._decode(data, size, out=pixels))
         else:
-            if header.structure is not None:
-                check_entropy(verdict.data, header.structure)
+            if jpeg is not None:
+                verdict = _mended(verdict, lambda data: check_entropy(data, jpeg))
             pixels = decode_unusual(verdict.data)
         return verdict, upright(pixels, header.orientation)
 
@@ -203,6 +192,27 @@ class Transform:
             pixels = np.asarray(cv2.resize(pixels, covering, interpolation=how), np.uint8)
         left, top = (covering[0] - size[0]) // 2, (covering[1] - size[1]) // 2
         return pixels[top : top + size[1], left : left + size[0]]
+
+
+def _mended(verdict: Verdict, decode: Callable[[bytes], object]) -> Verdict:
+    """Decode a JPEG, and once more without what a decoder may harmlessly stumble over.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        decode(verdict.data)
+        return verdict
+    except ValueError as error:
+        if NO_END in verdict.repaired:
+            raise ValueError(f"truncated JPEG: {NO_END}, and more") from error
+        shorter = without_padding(verdict.data, error)
+        if shorter is None:
+            raise
+    decode(shorter)
+    return replace(
+        verdict, data=shorter, repaired=(*verdict.repaired, "zero bytes before the end marker")
+    )
 
 
 def _noted(sample: Sample, verdict: Verdict) -> Sample:

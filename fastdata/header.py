@@ -128,8 +128,6 @@ def _other(data: bytes) -> Header:
             if isinstance(image, TiffImageFile):
                 # Pillow turns the pixels itself, but not every version says so in the size.
                 width, height = int(image.tag_v2[256]), int(image.tag_v2[257])
-                if image.tag_v2.get(_EXIF_ORIENTATION, 1) in range(5, 9):
-                    width, height = height, width
     except UnidentifiedImageError:
         raise ValueError(f"not an image: {_found(data)}") from None
     except MemoryError:
@@ -159,9 +157,7 @@ def quiet_pillow() -> Iterator[None]:
 
 
 def _pillow_orientation(image: Image.Image) -> int:
-    """EXIF orientation; 1 where it is absent or damaged, and for TIFF: Pillow turns that itself."""
-    if image.format == "TIFF":
-        return 1
+    """EXIF orientation; 1 where it is absent or damaged."""
     try:
         orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
     except Exception:  # a damaged EXIF block does not stand in the way of good pixels

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import re
 import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 __all__ = ["Component", "Jpeg", "Scan", "exif_orientation", "read_jpeg"]
 
@@ -28,6 +29,11 @@ _PROCESSES = {
     0xCB: "arithmetic-coded lossless",
 }
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
+_JFIF_MAJOR = 1
+_ADOBE_TRANSFORMS = {3: 1, 4: 2}  # YCbCr and YCCK, by the number of components
+_NOT_SENT = 99
+_MARKER = re.compile(rb"\xff[\x01-\xfe]")
+_SMALL = 8192  # bytes from which on numpy is faster than a regular expression
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,10 @@ class Jpeg:
         exif: (start, end) of the EXIF segments.
         metadata: (start, end) of all segments that no decoder needs: EXIF, ICC profiles,
             thumbnails, comments.
-        huffman: whether Huffman tables are there before the first scan.
+        huffman: whether the Huffman tables that a sequential first scan needs are there.
         first_scan: its header.
+        mended: whether the header has codes of unknown meaning, of which decoders warn and then
+            assume the usual ones; :meth:`without` puts those in their place.
     """
 
     _data: bytes = field(repr=False)
@@ -90,6 +98,7 @@ class Jpeg:
     metadata: list[tuple[int, int]] = field(default_factory=list)
     huffman: bool = False
     first_scan: Scan = field(default_factory=lambda: Scan((), (0, 63), 0, 0, 0))
+    mended: bool = False
 
     @property
     def process(self) -> str:
@@ -128,6 +137,11 @@ class Jpeg:
         """
         return _Walk(self._data, self).end()
 
+    def mend(self, offset: int, code: int) -> None:
+        """Put a usual code in the place of an unknown one."""
+        self._data = self._data[:offset] + bytes([code]) + self._data[offset + 1 :]
+        self.mended = True
+
     def without(self, ranges: list[tuple[int, int]]) -> bytes:
         """The file's bytes up to :attr:`end`, but for the given ranges of its header."""
         pieces, start = [], 0
@@ -145,6 +159,8 @@ def read_jpeg(data: bytes) -> Jpeg:
     """
     jpeg = Jpeg(data)
     position, restart_interval = 2, 0
+    tables: set[int] = set()
+    adobe = 0  # offset of the code of an Adobe segment
     while True:
         marker, start, position = _segment(data, position)
         body = start + 4
@@ -154,10 +170,12 @@ def read_jpeg(data: bytes) -> Jpeg:
             _read_frame(jpeg, marker, data[body:position])
         elif marker == _APP0 and data[body : body + 5] == b"JFIF\0":
             jpeg.jfif = True
+            if position - body >= 14 and data[body + 5] != _JFIF_MAJOR:
+                jpeg.mend(body + 5, _JFIF_MAJOR)
         elif marker == _APP14 and data[body : body + 5] == b"Adobe" and position - body >= 12:
-            jpeg.adobe_transform = data[body + 11]
+            jpeg.adobe_transform, adobe = data[body + 11], body + 11
         elif marker == _DHT:
-            jpeg.huffman = True
+            tables |= _huffman_tables(data[body:position])
         elif marker == _DRI and position - body >= 2:
             restart_interval = data[body] << 8 | data[body + 1]
         elif marker == _SOS:
@@ -172,7 +190,22 @@ def read_jpeg(data: bytes) -> Jpeg:
     if not jpeg.width or not jpeg.height:
         raise ValueError(f"damaged JPEG: its header says {jpeg.width}x{jpeg.height} pixels")
     jpeg.first_scan = _read_scan(jpeg, data[body:position], position, restart_interval)
+    usual = _ADOBE_TRANSFORMS.get(len(jpeg.components))
+    if adobe and usual and not jpeg.jfif and jpeg.adobe_transform not in (0, usual):
+        jpeg.mend(adobe, usual)
+        jpeg.adobe_transform = usual
+    used = data[body + 2 : body + 2 + 2 * data[body] : 2]  # of each component: DC << 4 | AC
+    jpeg.huffman = {pair >> 4 for pair in used} | {16 | pair & 15 for pair in used} <= tables
     return jpeg
+
+
+def _huffman_tables(body: bytes) -> set[int]:
+    """The class (0: DC, 1: AC) << 4 | number of each table in a segment."""
+    tables, position = set(), 0
+    while position + 17 <= len(body):
+        tables.add(body[position])
+        position += 17 + sum(body[position + 1 : position + 17])
+    return tables
 
 
 def _segment(data: bytes, position: int) -> tuple[int, int, int]:
@@ -225,24 +258,14 @@ class _Walk:
 
     def __init__(self, data: bytes, jpeg: Jpeg) -> None:
         self._data, self._jpeg = data, jpeg
-        start = jpeg.first_scan.data
-        view = np.frombuffer(data, np.uint8)[start:]
-        # Within a scan every 0xFF is followed by what it means: 0 stands for the byte itself.
-        at = np.flatnonzero(view[:-1] == 0xFF)
-        kinds = view[at + 1]
-        marks = (kinds != 0) & (kinds != 0xFF)
-        self._at: NDArray[np.int64] = at[marks] + start
-        self._kinds: NDArray[np.uint8] = kinds[marks]
-        # Lowest bit received of each component's coefficients; 99: none yet.
-        self._bits = np.full((len(jpeg.components), 64), 99, np.int8)
+        self._markers = _markers(data, jpeg.first_scan.data)
+        self._scans: list[Scan] = []
 
     def end(self) -> int | None:
         scan = self._jpeg.first_scan
         restart_interval = scan.restart_interval
         while True:
-            self._bits[list(scan.components), scan.spectrum[0] : scan.spectrum[1] + 1] = (
-                scan.low_bit
-            )
+            self._scans.append(scan)
             position = self._scan_end(scan)
             while True:  # the segments between two scans
                 if position is None or position + 2 > len(self._data):
@@ -267,18 +290,22 @@ class _Walk:
 
     def _scan_end(self, scan: Scan) -> int | None:
         """Offset of the first marker behind a scan's data, after counting its restart markers."""
-        first = int(np.searchsorted(self._at, scan.data))
-        kinds = self._kinds[first:]
-        others = np.flatnonzero((kinds < _RST.start) | (kinds >= _RST.stop))
-        count = int(others[0]) if others.size else len(kinds)
+        first = bisect.bisect_left(self._markers, scan.data)
+        count, end = 0, None
+        for position in self._markers[first:]:
+            kind = self._data[position + 1]
+            if kind not in _RST:
+                end = position
+                break
+            if kind != _RST.start + count % 8:
+                raise ValueError("damaged JPEG: its restart markers are out of order")
+            count += 1
         expected = self._restarts(scan)
-        if count != expected and (others.size or count > expected):
+        if count > expected or (count < expected and end is not None):
             raise ValueError(
                 f"damaged JPEG: expected {expected} restart markers in a scan, found {count}"
             )
-        if not np.array_equal(kinds[:count], _RST.start + np.arange(count) % 8):
-            raise ValueError("damaged JPEG: its restart markers are out of order")
-        return int(self._at[first + count]) if others.size else None
+        return end
 
     def _restarts(self, scan: Scan) -> int:
         if not scan.restart_interval:
@@ -296,9 +323,29 @@ class _Walk:
 
     def _check_complete(self) -> None:
         """Refuse a picture that lacks scans: cut between two, it still decodes, to a blur."""
-        needed = self._bits if self._jpeg.marker in _PROGRESSIVE else self._bits[:, :1]
-        if needed.any():
+        count = len(self._jpeg.components)
+        if self._jpeg.marker not in _PROGRESSIVE:
+            missing = len({c for scan in self._scans for c in scan.components}) < count
+        else:
+            low_bit = np.full((count, 64), _NOT_SENT)
+            for scan in self._scans:
+                first, last = scan.spectrum
+                low_bit[list(scan.components), first : last + 1] = scan.low_bit
+            missing = bool(low_bit.any())
+        if missing:
             raise ValueError("truncated JPEG: some of its scans are missing")
+
+
+def _markers(data: bytes, start: int) -> list[int]:
+    """Where markers stand from ``start`` on. Within a scan every 0xFF is followed by what it means:
+    0 stands for the byte itself, 0xFF for nothing."""
+    if len(data) - start < _SMALL:
+        return [match.start() for match in _MARKER.finditer(data, start)]
+    view = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(view[start:-1] == 0xFF) + start
+    kinds = view[at + 1]
+    found: list[int] = at[(kinds != 0) & (kinds != 0xFF)].tolist()
+    return found
 
 
 def exif_orientation(tiff: bytes) -> int:

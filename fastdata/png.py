@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["repair_png"]
+__all__ = ["PNG_SIGNATURE", "repair_png"]
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _TURNS_OR_SHOWS = (b"tRNS", b"eXIf")  # ancillary, but the pixels depend on them
 
 
-def repair_png(data: bytes) -> tuple[bytes, str]:
+def repair_png(data: bytes) -> tuple[bytes, tuple[str, ...]]:
     """Check every chunk of a PNG, which Pillow does not do for its picture data.
 
     Returns:
         The file without what is harmlessly wrong with it, and what that was, in words; the data
-        itself and ``""`` where nothing is.
+        itself and ``()`` where nothing is.
 
     Raises:
         ValueError: a chunk that the pixels depend on is damaged or cut short.
     """
-    position, pieces, flaw, pixels = len(_SIGNATURE), [_SIGNATURE], "", False
+    position, pieces, pixels = len(PNG_SIGNATURE), [PNG_SIGNATURE], False
+    flaws: dict[str, None] = {}  # an ordered set
     while position < len(data):
         length = int.from_bytes(data[position : position + 4], "big")
         kind, end = data[position + 4 : position + 8], position + 12 + length
@@ -38,16 +39,16 @@ def repair_png(data: bytes) -> tuple[bytes, str]:
                 "its checksum"
             )
         else:
-            flaw = "damaged metadata"
+            flaws["damaged metadata"] = None
         pixels |= kind == b"IDAT"
         position = end
         if kind == b"IEND":
             if end < len(data):
-                flaw = "bytes behind the end of the picture"
-            return (b"".join(pieces) if flaw else data), flaw
+                flaws["bytes behind the end of the picture"] = None
+            return (b"".join(pieces) if flaws else data), tuple(flaws)
     if not pixels:
         raise ValueError("truncated PNG: it has no picture data")
-    return b"".join([*pieces, _chunk(b"IEND")]), "the end marker is missing"
+    return b"".join([*pieces, _chunk(b"IEND")]), (*flaws, "the end marker is missing")
 
 
 def _chunk(kind: bytes) -> bytes:

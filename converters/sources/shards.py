@@ -167,7 +167,7 @@ def _labels(
         return np.zeros((len(found.labels), 0), np.int64), []
     if missing:
         raise SourceError(
-            f"{display(found.paths[missing[0]])}: expected a label (.cls) as other samples have; "
+            f"{top.parent if top.is_file() else top}/{display(found.paths[missing[0]])}: expected a label (.cls) as other samples have; "
             f"{len(missing)} samples have none"
         )
     table = LabelTable(

@@ -139,27 +139,45 @@ def _write_database(path: Path, entries: Iterable[tuple[bytes, bytes]], map_size
 
 
 def _spans(path: Path, samples: int) -> NDArray[np.int64]:
-    """Where each image lies in the database's file: LMDB keeps a value in one piece and hands out
+    """Where each image lies in the database's file: LMDB keeps a value in one piece, and hands out
     its place in the map of the file."""
-    spans = np.zeros((samples, 2), np.int64)
-    start = None
     with (
         lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False) as environment,
         environment.begin(buffers=True) as transaction,
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
     ):
-        cursor: Any = transaction.cursor()
-        for index, (_, value) in zip(range(samples), cursor, strict=False):
-            address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
-            if start is None:
-                start = address - mapped.find(value)  # the first to be written is the first found
-            offset = address - start
-            if mapped[offset : offset + len(value)] != value:
-                raise OSError(errno.EIO, f"{path} does not hold what was written")
-            spans[index] = offset, len(value)
-        del cursor, value
+        value: Any = transaction.get(_image_key(0))
+        first, address = bytes(value), _address(value)
+        del value  # the map cannot be closed under it
+        # The map begins on a page, so many bytes before the first image. Equal images may hide
+        # which of them that is, until one place is right for all.
+        place = mapped.find(first)
+        while place >= 0:
+            if (address - place) % mmap.PAGESIZE == 0:
+                spans = _spans_from(address - place, mapped, transaction, samples)
+                if spans is not None:
+                    return spans
+            place = mapped.find(first, place + 1)
+    raise OSError(errno.EIO, f"{path} does not hold what was written")
+
+
+def _spans_from(
+    start: int, mapped: mmap.mmap, transaction: Any, samples: int
+) -> NDArray[np.int64] | None:
+    """The spans, if the map begins at address ``start``."""
+    spans = np.zeros((samples, 2), np.int64)
+    for index, (_, value) in zip(range(samples), transaction.cursor(), strict=False):
+        offset = _address(value) - start
+        if mapped[offset : offset + len(value)] != value:
+            return None
+        spans[index] = offset, len(value)
     return spans
+
+
+def _address(value: Any) -> int:
+    address: int = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _parts(path: Path, samples: int) -> list[Part]:

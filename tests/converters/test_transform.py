@@ -563,7 +563,7 @@ def test_damage_inside_the_scan_is_found_by_decoding(
         (b"hello, this is a text", "not an image: it begins with b'hello, this "),
         (b"\xff\xd8\xff", "truncated"),
         (b"\xff\xd8\xff\xd9", "JPEG"),
-        (b"\x89PNG\r\n\x1a\n", "damaged|not an image"),
+        (b"\x89PNG\r\n\x1a\n", "truncated PNG"),
         (bytes(1000), "not an image"),
         (b"P6 10 10 255\n" + bytes(299), "damaged"),
     ],
