@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
+TESTED := $(VENV)/tested
+
 .PHONY: help demo test lint type bench-smoke build clean
 
 help: ## list the targets
@@ -15,10 +17,14 @@ $(READY): requirements-dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	@touch $@
 
+$(TESTED): $(READY) requirements-interop.txt
+	$(BIN)/python -m pip install --quiet -r requirements-interop.txt
+	@touch $@
+
 demo: $(READY) ## draw images, convert, load and train on them; ends with demo/report.html
 	$(BIN)/fastdata demo demo
 
-test: $(READY) ## run the tests
+test: $(TESTED) ## run the tests
 	$(BIN)/python -m pytest
 
 lint: $(READY) ## check style

@@ -21,13 +21,15 @@ def main() -> None:
             ("bench.loading", "--rounds", "1", "--seconds", "0.2", "--sources", "s256,32x32"),
             ("bench.conversion", "--rounds", "1", "--gigabytes", "0.01"),
             ("bench.scanning", "--files", "3000"),
-            ("bench.importing",),
+            ("bench.checks", "--rounds", "1"),
+            ("bench.memory", "--megapixels", "1"),
+            ("bench.importing", "--rounds", "1"),
         ):
             command = [sys.executable, "-m", module, *options, "--json", str(result)]
-            if module in ("bench.loading", "bench.conversion", "bench.scanning"):
+            if module in ("bench.loading", "bench.conversion", "bench.scanning", "bench.checks"):
                 command.insert(3, str(source))
             subprocess.run(command, check=True)
-        assert len(result.read_text().splitlines()) == 4
+        assert len(result.read_text().splitlines()) == 6
 
 
 if __name__ == "__main__":

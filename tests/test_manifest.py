@@ -191,6 +191,7 @@ DAMAGED = {
     "an odd part": json.dumps({**json.loads(EXAMPLE_TEXT), "parts": [{"file": "a"}]}).encode(),
     "another class": EXAMPLE_TEXT.encode().replace(b'"ant"', b'"bnt"'),
     "another identity": EXAMPLE_TEXT.encode().replace(IDENTITY.encode(), b"0" * 64),
+    "a line twice": EXAMPLE_TEXT.encode().replace(b' "samples": 3,\n', b' "samples": 3,\n' * 2),
     "no identity": json.dumps(without("identity")).encode(),
     "an odd size": json.dumps({**json.loads(EXAMPLE_TEXT), "image_size": 32}).encode(),
 }

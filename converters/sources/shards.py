@@ -165,10 +165,11 @@ def _labels(
         if classes is not None:
             raise UsageError(f"{top} has no labels (.cls) that --classes could count")
         return np.zeros((len(found.labels), 0), np.int64), []
+    root = top.parent if top.is_file() else top
     if missing:
         raise SourceError(
-            f"{top.parent if top.is_file() else top}/{display(found.paths[missing[0]])}: expected a label (.cls) as other samples have; "
-            f"{len(missing)} samples have none"
+            f"{root}/{display(found.paths[missing[0]])}: expected a label (.cls), as other samples "
+            f"have; {len(missing)} samples have none"
         )
     table = LabelTable(
         file=os.fspath(top),

@@ -43,22 +43,22 @@ def source(tmp_path: Path, pixels: Callable[..., Pixels]) -> Path:
     return tmp_path / "source"
 
 
+def write_here(
+    staging: Path,
+    shards: list[int],
+    workers: int,
+    on_error: str,
+    progress: Callable[[int, int], None],
+) -> None:
+    """As run_shards, but in this process: a worker imports torch first, which takes seconds."""
+    writer = ShardWriter(Plan.load(staging), staging, on_error)
+    for shard in shards:
+        writer.write(shard, progress)
+
+
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards are written in this process: a worker imports torch first, which takes seconds."""
-
-    def run(
-        staging: Path,
-        shards: list[int],
-        workers: int,
-        on_error: str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        writer = ShardWriter(Plan.load(staging), staging, on_error)
-        for shard in shards:
-            writer.write(shard, progress)
-
-    monkeypatch.setattr(converters.conversion, "run_shards", run)
+    monkeypatch.setattr(converters.conversion, "run_shards", write_here)
 
 
 @pytest.fixture
@@ -174,10 +174,13 @@ def test_bytes_do_not_depend_on_workers_or_interruptions(
     tmp_path: Path,
     interrupt: Callable[..., None],
     digests: Callable[[Path], dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = {"augment": "crop+flip+rotate+color+blur", "copies": 2, "shard_size": 3000}
-    convert(source, tmp_path / "1", **options)
-    interrupt(source, tmp_path / "3", images=4, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(converters.conversion, "run_shards", write_here)
+        convert(source, tmp_path / "1", **options)
+        interrupt(source, tmp_path / "3", images=4, **options)
     result = fastdata.convert(source, tmp_path / "3", workers=3, **options)
     expected = digests(tmp_path / "1")
     shards = len([name for name in expected if name.endswith(".tar")])
@@ -400,6 +403,7 @@ def test_a_changed_module_is_not_mixed_with_its_former_self(
         convert(source, tmp_path / "out", **options)
 
 
+@pytest.mark.usefixtures("inline")
 def test_a_changed_module_is_no_answer_to_the_same_conversion(
     source: Path, tmp_path: Path, module: Module
 ) -> None:

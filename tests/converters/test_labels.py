@@ -19,8 +19,11 @@ import pytest
 from numpy.typing import NDArray
 from torchvision.datasets import ImageFolder
 
+import converters.conversion
 import fastdata
 from converters.labels import Labels, encode_labels, read_classes, read_table
+from converters.plan import Plan
+from converters.write import ShardWriter
 from fastdata import (
     DataError,
     ImageError,
@@ -77,6 +80,24 @@ def images(
         return tmp_path / root
 
     return make
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are written in this process, for tests of many conversions."""
+
+    def run(
+        staging: Path,
+        shards: list[int],
+        workers: int,
+        on_error: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        writer = ShardWriter(Plan.load(staging), staging, on_error)
+        for shard in shards:
+            writer.write(shard, progress)
+
+    monkeypatch.setattr(converters.conversion, "run_shards", run)
 
 
 def labels_by_path(root: Path) -> dict[bytes, Any]:
@@ -405,6 +426,7 @@ KINDS: list[tuple[str, list[str], type, list[Any], list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
 @pytest.mark.parametrize("to", FORMATS)
 def test_labels_of_every_kind_in_every_format(

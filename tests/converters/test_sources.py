@@ -20,7 +20,10 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from webdataset.tariterators import base_plus_ext
 
+import converters.conversion
 import fastdata
+from converters.plan import Plan
+from converters.write import ShardWriter
 from fastdata import (
     Dataset,
     ImageError,
@@ -72,6 +75,24 @@ def tar(tmp_path: Path) -> Tar:
     return write
 
 
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are written in this process, for tests of many conversions."""
+
+    def run(
+        staging: Path,
+        shards: list[int],
+        workers: int,
+        on_error: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        writer = ShardWriter(Plan.load(staging), staging, on_error)
+        for shard in shards:
+            writer.write(shard, progress)
+
+    monkeypatch.setattr(converters.conversion, "run_shards", run)
+
+
 def by_path(root: Path) -> dict[bytes, tuple[Any, ...]]:
     """Path -> label, class, size and stored image of every sample."""
     with open_dataset(root) as dataset:
@@ -111,6 +132,7 @@ class Hook:
 # Datasets.
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("first", ENCODED)
 def test_by_way_of_an_encoded_format_all_is_as_if_converted_directly(
     first: str, folder: Path, tmp_path: Path
@@ -170,6 +192,7 @@ def test_a_dataset_can_be_scaled_on_the_way(folder: Path, tmp_path: Path) -> Non
     assert result.treated == {"scaled": 7}
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize(
     ("header", "values"),
     [
@@ -284,6 +307,7 @@ def test_shards_that_tarfile_wrote(tar: Tar, image: Callable[..., bytes], tmp_pa
     assert result.treated == {"PNG": 1}
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("kind", ["text", "int", "none"])
 def test_shards_that_the_webdataset_package_wrote(
@@ -332,6 +356,7 @@ def test_one_shard_is_the_same_as_a_folder_with_it(
     assert convert(tmp_path / "in", tmp_path / "1").already_done
 
 
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_keys_are_split_as_the_webdataset_package_splits_them(
     format: int, tar: Tar, image: Callable[..., bytes], tmp_path: Path
@@ -422,7 +447,7 @@ def test_shards_that_cannot_be_understood_are_named(
         (r"'1' has several images: jpg, png", [("1.jpg", jpg), ("1.png", jpg)]),
         (r"'1' has two members \.jpg", [("1.jpg", jpg), ("1.JPG", jpg)]),
         (r"expected samples with an image", [("1.txt", b"text")]),
-        (r"'?1", [("1.jpg", jpg), ("1.cls", b" \n"), ("2.jpg", jpg), ("2.cls", cls)]),
+        (r"label", [("1.jpg", jpg), ("1.cls", b" \n"), ("2.jpg", jpg), ("2.cls", b"ant")]),
         (r"class index from 0", [("1.jpg", jpg), ("1.cls", b"-1")]),
     ]  # fmt: skip
     for message, members in refused:
