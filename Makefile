@@ -25,6 +25,9 @@ demo: $(READY) ## draw images, convert, load and train on them; ends with demo/r
 	$(BIN)/fastdata demo demo
 
 test: $(TESTED) ## run the tests
+	@command -v cjpeg >/dev/null && $(BIN)/python -c 'import turbojpeg; turbojpeg.TurboJPEG()' || { \
+	    echo "make test needs libjpeg-turbo 2 and its cjpeg (Debian:" \
+	        "apt install libturbojpeg0 libjpeg-turbo-progs)" >&2; exit 1; }
 	$(BIN)/python -m pytest
 
 lint: $(READY) ## check style
