@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +49,8 @@ def check_augmentation(name: str) -> str:
     if ":" not in name:
         _operations(name)
         return ""
-    source = inspect.getsourcefile(_function(name))
+    _function(name)
+    source = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     if source is None:
         return ""
     with open(source, "rb") as file:
@@ -111,7 +112,7 @@ def _function(name: str) -> Augmentation:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module may raise anything
         raise UsageError(f"--augment: cannot import {name!r}: {error}") from error
     if not callable(found):
         raise UsageError(f"--augment: {name} is not callable, but a {type(found).__name__}")

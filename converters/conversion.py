@@ -216,7 +216,8 @@ def convert(
             destination.check_replaceable(old, options, source)
             if old.skipped and on_error == "raise":
                 _raise_skipped(destination.root / SKIPPED)
-            policy.check(old.skipped, len(source), destination.root / SKIPPED)
+            planned = len(source) + len(source.unreadable)
+            policy.check(old.skipped, planned, destination.root / SKIPPED)
             return _report(old, destination, source, started, already_done=True)
         with destination.lock():
             if old is None and destination.finished() is not None:
@@ -261,12 +262,13 @@ def _carry_out(
     counts = np.diff(plan.starts)
     progress.planned(len(plan.order), int(counts[done].sum()))
     missing = sorted(set(range(plan.shards)) - set(done))
-    skipped = sum(len(skipped_entries(load_record(staging, k))) for k in done)
+    skipped = len(plan.source.unreadable)
+    skipped += sum(len(skipped_entries(load_record(staging, k))) for k in done)
 
     def report(images: int, left_out: int) -> None:
         nonlocal skipped
         skipped += left_out
-        policy.check(skipped, len(plan.source))
+        policy.check(skipped, len(plan.source) + len(plan.source.unreadable))
         progress.converted(images)
 
     run_shards(staging, missing, workers, policy.on_error, report)

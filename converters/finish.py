@@ -51,7 +51,7 @@ def finish(
     if skipped and policy.on_error == "raise":  # they were skipped by the run that this resumes
         first = skipped[0]
         raise ImageError(os.path.join(display(source.root), first["path"]), first["reason"])
-    policy.check(len(skipped), len(source))
+    policy.check(len(skipped), len(source) + len(source.unreadable))
     if not len(positions):
         raise DataError(
             f"none of the {len(source)} images in {display(source.root)} can be used; the "

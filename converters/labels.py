@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.manifest import MANIFEST, Manifest
+from fastdata.paths import display
 
 __all__ = [
     "LABEL_COLUMN",
@@ -31,10 +32,11 @@ __all__ = [
 
 PATH_COLUMN, LABEL_COLUMN = "path", "label"
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_INTEGER = re.compile(r"-?(0|[1-9]\d*)")  # 007 is a name
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)  # 007 is a name
+_NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NO_NUMBER = re.compile(r"na|n/a|null|none|\?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _MOST_CLASSES = 1_000_000
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,32 @@ class LabelTable:
     values: list[tuple[str, ...]]
     lines: list[int]
     repeated: int = 0
+
+    def moved(self, paths: list[bytes]) -> LabelTable:
+        """The table with other paths for its rows; rows of the same path become one.
+
+        Raises:
+            SourceError: two of them disagree.
+        """
+        seen: dict[bytes, int] = {}
+        kept: list[int] = []
+        for row, path in enumerate(paths):
+            first = seen.setdefault(path, row)
+            if first == row:
+                kept.append(row)
+            elif self.values[first] != self.values[row]:
+                raise SourceError(
+                    f"{self.file}: {display(path)} is labelled {_shown(self.values[first])} on "
+                    f"line {self.lines[first]} and {_shown(self.values[row])} on line "
+                    f"{self.lines[row]}; keep one of them"
+                )
+        return replace(
+            self,
+            paths=[paths[row] for row in kept],
+            values=[self.values[row] for row in kept],
+            lines=[self.lines[row] for row in kept],
+            repeated=self.repeated + len(paths) - len(kept),
+        )
 
 
 @dataclass(frozen=True)
@@ -112,28 +140,17 @@ _Row = tuple[int, str, tuple[str, ...]]
 
 
 def _table(name: str, columns: list[str], rows: Iterator[_Row]) -> LabelTable:
-    seen: dict[bytes, int] = {}
     table = LabelTable(name, columns, [], [], [])
-    repeated = 0
     for line, text, values in rows:
         if not text:
             raise SourceError(f"{name}, line {line}: the path is missing")
         for value in values:
             if not value:
                 raise SourceError(f"{name}, line {line}: the label of {text} is missing")
-        path = os.path.normpath(os.fsencode(text))
-        first = seen.setdefault(path, len(table.paths))
-        if first < len(table.paths):
-            if table.values[first] != values:
-                raise SourceError(
-                    f"{name}: {text} is labelled {_shown(table.values[first])} on line "
-                    f"{table.lines[first]} and {_shown(values)} on line {line}; keep one of them"
-                )
-            repeated += 1
-            continue
-        table.paths.append(path)
+        table.paths.append(os.path.normpath(os.fsencode(text)))
         table.values.append(values)
         table.lines.append(line)
+    table = table.moved(table.paths)
     if not table.paths:
         raise SourceError(f"{name}: expected rows of paths and labels, found none")
     widths = {len(values) for values in table.values}
@@ -142,7 +159,7 @@ def _table(name: str, columns: list[str], rows: Iterator[_Row]) -> LabelTable:
     width = widths.pop()
     if width != len(columns):  # a list in JSON
         columns = [f"{columns[0]}[{i}]" for i in range(width)]
-    return LabelTable(name, columns, table.paths, table.values, table.lines, repeated)
+    return replace(table, columns=columns)
 
 
 def _shown(values: tuple[str, ...]) -> str:
@@ -189,6 +206,10 @@ def _json_rows(name: str, text: str, wanted: list[str]) -> Iterator[_Row]:
                 isinstance(value, str | int | float) for value in values
             ):
                 raise TypeError("a path must be text, a label text, a number or a list of numbers")
+            if not values:
+                raise ValueError("the list of labels is empty")
+            if b"\0" in os.fsencode(path):  # UnicodeEncodeError is a ValueError
+                raise ValueError("no path has a NUL byte")
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{name}, line {line}: {type(error).__name__}: {error}") from error
         yield line, path, tuple(v if isinstance(v, str) else repr(_number(v)) for v in values)
@@ -235,7 +256,7 @@ def encode_labels(table: LabelTable, classes: list[str] | None = None) -> Labels
         return Labels(_numbers(table)[:, 0])
     if any(map(_NUMBER.fullmatch, values)):  # then these are no names
         for value, line in zip(values, table.lines, strict=True):
-            if value.lower() in _MISSING:
+            if _NO_NUMBER.fullmatch(value):
                 raise SourceError(f"{table.file}, line {line}: the label is {value!r}")
     names = sorted(set(values))
     index = {name: label for label, name in enumerate(names)}
@@ -261,6 +282,11 @@ def _numbers(table: LabelTable) -> NDArray[Any]:
                 raise SourceError(
                     f"{table.file}, line {line}: expected a number in column {column!r}, found "
                     f"{value!r}"
+                )
+            if abs(float(value)) > _MOST_FLOAT32:
+                raise SourceError(
+                    f"{table.file}, line {line}: {value} is beyond float32, in which numbers are "
+                    "kept"
                 )
             whole = whole and _INTEGER.fullmatch(value) is not None and len(value) < 19
     if whole:

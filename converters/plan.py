@@ -54,6 +54,11 @@ class Plan:
     def shards(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def copies(self) -> bool:
+        """Whether the samples are variants of their sources."""
+        return self.options.copies > 1 or len(self.source.groups) > 0
+
     def item(self, position: int) -> tuple[int, int]:
         """Source index and copy at a plan position."""
         return divmod(int(self.order[position]), self.options.copies)

@@ -121,6 +121,16 @@ class Transform:
         if self._augment is not None:
             pixels = self._augmented(pixels, sample, name)
             treated.append("augmented")
+            try:
+                return self._stored(pixels, sample, treated)
+            except (ValueError, cv2.error) as error:
+                raise UsageError(
+                    f"--augment {self._options.augment}: what it made of {name} cannot be stored: "
+                    f"{error}"
+                ) from error
+        return self._stored(pixels, sample, treated)
+
+    def _stored(self, pixels: Pixels, sample: Sample, treated: list[str]) -> Sample:
         size = pixels.shape[1], pixels.shape[0]
         target = self._target(*size)
         if target != size:

@@ -30,7 +30,7 @@ def make_writer(plan: Plan, staging: Path) -> Writer:
     """The format's writer for a plan."""
     options = plan.options
     make = load(WRITERS, options.to, "format")
-    writer: Writer = make(staging, options.name, options.size, options.copies)
+    writer: Writer = make(staging, options.name, options.size, plan.copies)
     return writer
 
 
@@ -80,7 +80,7 @@ class ShardWriter:
                 positions.append(position)
                 sizes.append((sample.width, sample.height))
                 treated.update(sample.treated)
-                if sample.repaired and sample.copy == 0:
+                if sample.repaired and plan.item(position)[1] == 0:
                     repaired.append({"path": path, "reason": ", ".join(sample.repaired)})
                 yield sample
                 progress(1, 0)
@@ -101,6 +101,8 @@ class ShardWriter:
     def _sample(self, position: int) -> Sample:
         source = self._plan.source
         index, copy = self._plan.item(position)
+        if len(source.groups):
+            copy = int(source.groups[index, 1])
         return self._transform(
             self._records.read(index),
             self._records.name(index),

@@ -264,7 +264,13 @@ def _info(parsed: argparse.Namespace) -> int:
     names = dataset.classes
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     print(f"{facts['path']}: {facts['samples']} images as {facts['format']}")
-    print(f"  classes     {len(names)}" + (f": {shown}" if names else " (no labels)"))
+    columns = [] if manifest is None else manifest.columns
+    if columns is None and not names:
+        print(f"  targets     {dataset.labels.dtype}")
+    elif columns:
+        print(f"  labels      {dataset.labels.dtype}: {', '.join(columns)}")
+    else:
+        print(f"  classes     {len(names)}" + (f": {shown}" if names else " (no labels)"))
     if manifest is not None:
         low, high = facts["short_side"]
         print(f"  short side  {low} to {high} pixels; long side up to {facts['long_side'][1]}")

@@ -44,9 +44,12 @@ def scan(
         if classes is not None:
             labels, names = renumber(labels, names, classes, display(root)), classes
     else:
+        closed: list[bytes] = []
         root = os.path.abspath(os.fsencode(src))
-        listed, ignored = scan_tree(src, progress)
-        paths = _table_paths(root, table)
+        listed, ignored = scan_tree(src, progress, unlistable=lambda path, why: closed.append(path))
+        ignored |= {"a folder that cannot be listed": len(closed)}  # its rows have gone
+        table = _relative(root, table)
+        paths = PathTable.of(table.paths)
         encoded = encode_labels(table, classes)
         labels, names, columns = encoded.labels, encoded.classes, encoded.columns
         rows = set(table.paths)
@@ -68,8 +71,8 @@ def scan(
     )
 
 
-def _table_paths(root: bytes, table: LabelTable) -> PathTable:
-    """The rows' paths relative to the source folder."""
+def _relative(root: bytes, table: LabelTable) -> LabelTable:
+    """The table with paths relative to the source folder."""
     paths = []
     for path, line in zip(table.paths, table.lines, strict=True):
         if os.path.isabs(path):
@@ -80,7 +83,7 @@ def _table_paths(root: bytes, table: LabelTable) -> PathTable:
                 f"{display(root)}"
             )
         paths.append(path)
-    return PathTable.of(paths)
+    return table.moved(paths)
 
 
 def _look(

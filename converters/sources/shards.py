@@ -25,6 +25,8 @@ from fastdata.paths import PathTable, display
 __all__ = ["Records", "scan"]
 
 _IMAGES = frozenset(ending[1:] for ending in EXTENSIONS)
+_GZIP = b"\x1f\x8b"
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_OPEN = 64
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
@@ -49,8 +51,11 @@ def scan(
 ) -> Source:
     """See :func:`converters.sources.scan_source`."""
     top = Path(os.path.abspath(src))
-    tars = [top] if top.is_file() else sorted(top.glob("*.tar"))
+    tars = [top] if top.is_file() else sorted(top.glob("[!.]*.tar"))
     root = tars[0].parent
+    for path in [] if top.is_file() else top.iterdir():
+        if path.name.endswith(_COMPRESSED):
+            raise SourceError(f"{path}: compressed shards are not supported; decompress them")
     found, stamps = _Found(), []
     for number, tar in enumerate(tars):
         try:
@@ -87,6 +92,8 @@ def scan(
 
 def _check_end(file: BinaryIO, tar: Path) -> None:
     """A tar cut between two members reads like a whole one, but for its end."""
+    if file.read(2) == _GZIP:
+        raise SourceError(f"{tar}: a compressed archive; decompress it, as images are already")
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - len(_END)))
     if file.read() != _END:
@@ -107,6 +114,8 @@ def _samples(file: BinaryIO, tar: Path) -> Iterator[tuple[str, dict[str, tarfile
                 continue
             folder, _, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
+            if not stem:  # hidden, as what a Mac puts beside each file
+                continue
             this = f"{folder}/{stem}" if folder else stem
             if this != key:
                 if members:
@@ -122,6 +131,11 @@ def _samples(file: BinaryIO, tar: Path) -> Iterator[tuple[str, dict[str, tarfile
                 raise SourceError(f"{tar}: sample {key!r} has two members .{extension.lower()}")
             members[extension.lower()] = member
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+        # tarfile takes a damaged header behind the first member for the end.
+        file.seek(archive.offset)
+        if any(file.read(tarfile.BLOCKSIZE)):
+            place = archive.offset
+            raise tarfile.ReadError(f"bad header at byte {place}")
     if members:
         yield key, members
 
@@ -150,6 +164,8 @@ def _add(
     if label is not None:
         file.seek(label.offset_data)
         text = file.read(min(label.size, 4096)).decode("utf-8", "surrogateescape").strip()
+        if not text:
+            raise SourceError(f"{tar}: the label of sample {key!r} is empty")
     found.paths.append(os.fsencode(f"{tar.name}/{image.name}"))
     found.labels.append(text)
     found.files.append(number)

@@ -120,14 +120,18 @@ class Writer(ABC):
     encoded = True
 
     def __init__(
-        self, staging: Path, name: str, image_size: tuple[int, int] | None, copies: int = 1
+        self,
+        staging: Path,
+        name: str,
+        image_size: tuple[int, int] | None,
+        copies: bool = False,
     ) -> None:
         """
         Args:
             staging: folder for everything that is written.
             name: prefix of the shards' names.
             image_size: (height, width) of every image, for formats of pixels.
-            copies: variants of each source image.
+            copies: whether the samples are variants of their sources.
         """
         self.staging = staging
         self.name = name

@@ -103,7 +103,10 @@ def scan_folder(
 
 
 def scan_tree(
-    root: str | os.PathLike[str], progress: Callable[[int], None] | None = None
+    root: str | os.PathLike[str],
+    progress: Callable[[int], None] | None = None,
+    *,
+    unlistable: Callable[[bytes, str], None] | None = None,
 ) -> tuple[PathTable, dict[str, int]]:
     """List all images anywhere below a folder, whatever the folders mean.
 
@@ -113,7 +116,7 @@ def scan_tree(
     Raises:
         SourceError: there is no such folder, or one that cannot be listed.
     """
-    scan = _Scanner(_top(root), progress, None)
+    scan = _Scanner(_top(root), progress, unlistable)
     table = bytearray()
     scan.add_tree(table, b"")
     return PathTable(bytes(table)), scan.ignored

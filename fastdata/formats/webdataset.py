@@ -68,7 +68,7 @@ class WebDatasetWriter(Writer):
             members.append((f"{key}.cls", b"%d" % label))
         elif label is not None:  # .cls is an integer to everyone who reads it
             fields["label"] = label
-        if self.copies > 1:
+        if self.copies:
             fields["copy"] = sample.copy
         members.append((f"{key}.json", json.dumps(fields).encode("ascii")))
         return members
