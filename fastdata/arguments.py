@@ -32,9 +32,18 @@ def expect_type(name: str, value: Any, kind: type) -> None:
 
 def parse_device(device: str | torch.device | None) -> torch.device:
     try:
-        return torch.device("cpu" if device is None else device)
+        found = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
         raise UsageError(f"expected device to be a torch device, got {device!r}: {error}") from None
+    count = torch.cuda.device_count() if found.type == "cuda" else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise UsageError(
+            f"device={str(found)!r}: torch finds {count} CUDA devices here; use one of those, or "
+            "the CPU"
+        )
+    if str(found) == "cuda":  # without an index
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
 
 
 def parse_count(name: str, value: int | str, least: int) -> int | None:

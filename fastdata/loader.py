@@ -21,17 +21,17 @@ from fastdata.arguments import (
     parse_ranks,
 )
 from fastdata.dataset import Dataset, open_dataset
-from fastdata.engines import Engine, Settings, Skipped
+from fastdata.engines import Settings, Skipped
+from fastdata.engines.choice import Choice, choose
 from fastdata.errors import DatasetError, UsageError
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import Recipe, draw_key
-from fastdata.registry import ENGINES, load
 from fastdata.sampling import BatchSampler, CopyChoice
 
 __all__ = ["Loader", "make_loader"]
 
 _STATE_VERSION = 1
-_PLANNED_SAMPLES = 4096  # planned at once: numpy's cost for each call is shared by many batches
+_PLANNED_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 
 
 def make_loader(
@@ -106,11 +106,6 @@ def make_loader(
     if transform is not None and not callable(transform):
         raise UsageError(f"expected transform to be callable, got {transform!r}")
     where = parse_device(device)
-    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            f"device={str(where)!r}: torch finds {torch.cuda.device_count()} CUDA devices here; "
-            "use one of those, or the CPU"
-        )
     if transform is not None and dtype is not None:
         raise UsageError("transform= decides what it hands out: leave dtype=None")
     shuffle = steps.random if shuffle is None else shuffle
@@ -144,10 +139,9 @@ def make_loader(
         prefetch_factor=parse_count("prefetch_factor", prefetch_factor, 1),
         options=dict(engine_options or {}),
     )
-    chosen = "workers" if engine == "auto" else engine
-    made: Engine = load(ENGINES, chosen, "engine")(settings)
+    chosen = choose(engine, settings)
     owner = not isinstance(path, Dataset)
-    return Loader(sampler, made, chosen, seed=seed, with_index=with_index, owner=owner)
+    return Loader(sampler, chosen, seed=seed, with_index=with_index, owner=owner)
 
 
 class Loader:
@@ -165,21 +159,21 @@ class Loader:
     def __init__(
         self,
         sampler: BatchSampler,
-        engine: Engine,
-        name: str,
+        choice: Choice,
         *,
         seed: int,
         with_index: bool,
         owner: bool,
     ) -> None:
         self._sampler = sampler
-        self._engine = engine
+        self._engine = choice.engine
+        self._passed_over = choice.passed_over
         self._seed = seed
         self._with_index = with_index
         self._owner = owner  # of the dataset: it was opened for this loader
-        self.dataset = engine.settings.dataset
+        self.dataset = choice.engine.settings.dataset
         self.batch_size = sampler.batch_size
-        self.engine = name
+        self.engine = choice.name
         self._epoch, self._position = 0, 0  # where the current or the next iteration stands
         self._begun = False  # whether the next iteration starts a new epoch
         self._iteration = 0
@@ -316,6 +310,7 @@ class Loader:
             f"{len(self)} batches of {self.batch_size} an epoch on rank {sampler.rank} of "
             f"{sampler.world_size}, {kind} order.",
             *self._engine.explain(),
+            *(f"engine {name} was passed over: {why}." for name, why in self._passed_over.items()),
         ]
         if self.dataset.format == "folder":
             lines.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,16 @@ class BatchPlan:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def rows(self) -> list[tuple[int, Any, bool, int]]:
+        """(index, box, flip, reduction) of each sample as plain Python values, which a loop over
+        single samples handles faster than arrays."""
+        assert self.boxes is not None
+        assert self.flips is not None
+        assert self.reductions is not None
+        boxes: list[Any] = self.boxes.tolist()
+        columns = self.indices.tolist(), map(tuple, boxes), self.flips.tolist()
+        return list(zip(*columns, self.reductions.tolist(), strict=True))
 
     def with_sizes(self, recipe: Recipe, sizes: NDArray[np.int32]) -> BatchPlan:
         """The same plan with its draws made for images of ``sizes`` (int32 [B, 2])."""

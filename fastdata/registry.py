@@ -58,7 +58,9 @@ DECODERS = {
     "pillow": Entry("fastdata.decode.pillow:decode"),
 }
 DEFAULT_DECODER = "simplejpeg"
-ENGINES = {
+ENGINES = {  # the order in which engine="auto" tries them
+    "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch"),
+    "gather": Entry("fastdata.engines.gather:GatherEngine", "torch", "torch"),
     "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
 }
 

@@ -7,7 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["resample"]
+from fastdata.recipe import Recipe
+
+__all__ = ["copy_boxes", "resample", "resampling"]
+
+
+def resampling(recipe: Recipe) -> dict[str, bool]:
+    """The arguments of :func:`resample` that a recipe fixes for all samples."""
+    return {"antialias": recipe.antialias, "scale_first": recipe.crop == "center"}
 
 
 def resample(
@@ -71,3 +78,44 @@ def _scale_antialias(
     image = Image.fromarray(np.ascontiguousarray(pixels))
     size = (out.shape[1], out.shape[0])
     np.copyto(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR, box=corners)))
+
+
+def copy_boxes(
+    pixels: NDArray[np.uint8],
+    indices: NDArray[np.int64],
+    boxes: NDArray[np.int64],
+    flips: NDArray[np.bool_],
+    out: NDArray[np.uint8],
+) -> None:
+    """What :func:`resample` does to boxes of the output's own size, for many samples at once: for
+    small images its cost for each call is most of the time.
+
+    Args:
+        pixels: uint8 [N, H, W, 3], all images.
+        indices: int64 [B].
+        boxes: int64 [B, 4], left, top, width and height; outside of the image is black.
+        flips: bool [B].
+        out: uint8 [B, h, w, 3], C-contiguous, is filled.
+    """
+    height, width = pixels.shape[1:3]
+    left, top = boxes[:, 0], boxes[:, 1]
+    if out.shape[1:3] == (height, width) and not left.any() and not top.any():
+        np.take(pixels, indices, axis=0, out=out)
+    else:
+        low_x, low_y = min(0, int(left.min())), min(0, int(top.min()))
+        high_x = max(width, int(left.max()) + out.shape[2])
+        high_y = max(height, int(top.max()) + out.shape[1])
+        padded = np.empty((len(out), high_y - low_y, high_x - low_x, 3), np.uint8)
+        padded[:, :-low_y] = padded[:, height - low_y :] = 0
+        padded[:, :, :-low_x] = padded[:, :, width - low_x :] = 0
+        padded[:, -low_y : height - low_y, -low_x : width - low_x] = pixels[indices]
+        windows = np.lib.stride_tricks.sliding_window_view(padded, out.shape[1:3], (1, 2))
+        chosen = windows[np.arange(len(out)), top - low_y, left - low_x]  # [B, 3, h, w]
+        np.copyto(out, chosen.transpose(0, 2, 3, 1))
+    mirrored = np.flatnonzero(flips)
+    if mirrored.size:
+        # A stack of images is one tall image, which is mirrored at once.
+        stack = np.take(out, mirrored, axis=0)
+        tall = stack.reshape(-1, out.shape[2], 3)
+        cv2.flip(tall, 1, dst=tall)
+        out[mirrored] = stack

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from fastdata.dataset import Dataset
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 
-__all__ = ["Batch", "Engine", "Settings", "Skipped"]
+__all__ = ["Batch", "Engine", "Settings", "Skipped", "Unavailable"]
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,29 @@ class Batch(NamedTuple):
     skipped: list[Skipped]
 
 
+class Unavailable(Exception):
+    """An engine that could do the work cannot do it here; the message says why. The loader takes
+    the next engine then, and explains."""
+
+
 class Engine(ABC):
     """Carries out plans."""
 
+    options: ClassVar[tuple[str, ...]] = ()
+    """Names of ``engine_options`` that it knows."""
+
     def __init__(self, settings: Settings) -> None:
+        """
+        Raises:
+            UsageError: an option is at fault.
+            Unavailable: the machine does not allow it.
+        """
         self.settings = settings
+
+    @classmethod
+    def refusal(cls, settings: Settings) -> str | None:
+        """Why the engine cannot do this work on any machine; None where it can."""
+        return None
 
     @abstractmethod
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:

@@ -24,7 +24,7 @@ from fastdata.header import read_header
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe, sample_seeds
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
-from fastdata.resample import resample
+from fastdata.resample import resample, resampling
 from fastdata.seeding import seed_generators
 
 __all__ = ["Fetcher", "HostBatch"]
@@ -217,7 +217,7 @@ class _EncodedSamples:
         faults: dict[int, str],
     ) -> None:
         self._decode = decode
-        self._how = _how(recipe)
+        self._how = resampling(recipe)
         self._reader: Reader = dataset.reader
         self._early: dict[int, bytes] = {}  # slot -> data that was read for its header
         self._unusual: set[int] = set()
@@ -227,7 +227,7 @@ class _EncodedSamples:
             self.sizes = self._read_headers(plan, faults)
             plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
         self.plan = plan
-        self._rows = _rows(plan)
+        self._rows = plan.rows()
 
     def _read_headers(self, plan: BatchPlan, faults: dict[int, str]) -> list[tuple[int, int]]:
         sizes = []
@@ -277,31 +277,15 @@ class _PixelSamples:
 
     def __init__(self, dataset: Dataset, recipe: Recipe, plan: BatchPlan) -> None:
         self._pixels = dataset.pixels
-        self._how = _how(recipe)
+        self._how = resampling(recipe)
         self.plan = plan
         self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
-        self._rows = _rows(plan)
+        self._rows = plan.rows()
 
     def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
         index, box, flip, reduction = self._rows[slot]
         resample(self._pixels[index], box, flip, out, reduction=reduction, **self._how)
-
-
-def _rows(plan: BatchPlan) -> list[tuple[int, Any, bool, int]]:
-    """(index, box, flip, reduction) of each sample as plain Python values, which a loop over
-    single samples handles faster than arrays."""
-    assert plan.boxes is not None
-    assert plan.flips is not None
-    assert plan.reductions is not None
-    boxes = map(tuple, plan.boxes.tolist())
-    columns = plan.indices.tolist(), boxes, plan.flips.tolist(), plan.reductions.tolist()
-    return list(zip(*columns, strict=True))
-
-
-def _how(recipe: Recipe) -> dict[str, bool]:
-    """The arguments of resample that a recipe fixes for all samples."""
-    return {"antialias": recipe.antialias, "scale_first": recipe.crop == "center"}
 
 
 def _fault(error: OSError | ValueError) -> str:

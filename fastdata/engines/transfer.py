@@ -6,7 +6,15 @@ import torch
 
 from fastdata.recipe import Recipe
 
-__all__ = ["Finisher"]
+__all__ = ["Finisher", "affine"]
+
+
+def affine(recipe: Recipe, device: torch.device) -> torch.Tensor:
+    """Scale and bias of each channel, float32 [2, 3]: (x / 255 - mean) / std = x * scale + bias,
+    for levels x of 0..255."""
+    mean = torch.tensor(recipe.mean or (0.0, 0.0, 0.0), dtype=torch.float64)
+    std = torch.tensor(recipe.std or (1.0, 1.0, 1.0), dtype=torch.float64)
+    return torch.stack([1 / (255 * std), -mean / std]).float().to(device)
 
 
 class Finisher:
@@ -15,11 +23,7 @@ class Finisher:
     def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
-        mean = torch.tensor(recipe.mean or (0.0, 0.0, 0.0), dtype=torch.float64)
-        std = torch.tensor(recipe.std or (1.0, 1.0, 1.0), dtype=torch.float64)
-        # (x / 255 - mean) / std = x * scale + bias, in one multiplication and one addition.
-        self._scale = (1 / (255 * std)).float().view(1, 3, 1, 1).to(device)
-        self._bias = (-mean / std).float().view(1, 3, 1, 1).to(device)
+        self._scale, self._bias = affine(recipe, device).view(2, 1, 3, 1, 1)
 
     def images(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 [B, H, W, 3] on the host -> [B, 3, H, W] in channels_last memory on the device.

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines.ahead import Ahead
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, UsageError, WorkerError
@@ -28,7 +29,6 @@ from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 
 __all__ = ["WorkersEngine"]
 
-_OPTIONS = ("decoder", "start_method")
 _OBITUARY = (
     "a worker process of the loader has died; if memory or /dev/shm ran out, try fewer workers or "
     "a smaller prefetch_factor; if a file of the dataset was cut short, fastdata verify names it"
@@ -45,14 +45,10 @@ class WorkersEngine(Engine):
         start_method: ``"fork"``, ``"forkserver"`` or ``"spawn"``; Python's default by default.
     """
 
+    options = ("decoder", "start_method")
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        unknown = settings.options.keys() - set(_OPTIONS)
-        if unknown:
-            raise UsageError(
-                f"the workers engine has no option {sorted(unknown)[0]!r}; "
-                f"it has {', '.join(_OPTIONS)}"
-            )
         load(DECODERS, settings.options.get("decoder", DEFAULT_DECODER), "decoder")
         method = settings.options.get("start_method")
         if method is not None and method not in get_all_start_methods():
@@ -70,6 +66,10 @@ class WorkersEngine(Engine):
         self._loader: DataLoader[Any] | None = None
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        return Ahead(self.settings.device, 1).run(self._received(plans), self._finish)
+
+    def _received(self, plans: Iterator[BatchPlan]) -> Iterator[HostBatch]:
+        """Batches as the workers send them."""
         if self._loader is None:
             self._loader = self._start()
         self._feed.plans = plans
@@ -83,7 +83,7 @@ class WorkersEngine(Engine):
                     return
                 if isinstance(fetched, FastdataError):
                     raise fetched
-                yield self._finish(fetched)
+                yield fetched
         except GeneratorExit:
             raise
         except BaseException as error:

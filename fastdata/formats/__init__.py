@@ -45,6 +45,14 @@ class Reader(ABC):
         raise NotImplementedError(f"{type(self).__name__} holds encoded images, not pixels")
 
     @property
+    def pixel_file(self) -> tuple[Path, int]:
+        """The file that holds :attr:`pixels`, and where in it they begin."""
+        raise NotImplementedError(f"{type(self).__name__} holds encoded images, not pixels")
+
+    def will_need(self, indices: NDArray[np.int64]) -> None:  # noqa: B027 - most need nothing
+        """Ask the system to read samples from the disk, without waiting for it."""
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """Stored bytes of each image, int64 [N]; not for a plain folder."""
         raise NotImplementedError(f"{type(self).__name__} does not know its images' lengths")

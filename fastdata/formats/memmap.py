@@ -29,7 +29,7 @@ class MemmapReader(Reader):
     encoded = False
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        path = root / IMAGES
+        self._path = path = root / IMAGES
         if manifest.image_size is None:
             raise DatasetError(f"{root}: the manifest of a memmap dataset names no image_size")
         shape = (manifest.samples, *manifest.image_size, 3)
@@ -46,6 +46,17 @@ class MemmapReader(Reader):
     @property
     def pixels(self) -> NDArray[np.uint8]:
         return self._pixels
+
+    @property
+    def pixel_file(self) -> tuple[Path, int]:
+        return self._path, _HEADER
+
+    def will_need(self, indices: NDArray[np.int64]) -> None:
+        size = int(np.prod(self._pixels.shape[1:]))
+        with open(self._path, "rb") as file:
+            for index in indices.tolist():
+                place = _HEADER + index * size
+                os.posix_fadvise(file.fileno(), place, size, os.POSIX_FADV_WILLNEED)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

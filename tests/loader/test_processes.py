@@ -241,7 +241,9 @@ def test_a_dataset_that_is_cut_short_while_workers_read_it_is_a_data_error(
 ) -> None:
     """Reading a map behind the end of its file kills a process; it must not be this one."""
     path = Path(shutil.copytree(in_format(name, uniform), tmp_path / "copy"))
-    with make_loader(path, 1, recipe=EVAL, num_workers=1, prefetch_factor=1) as loader:
+    with make_loader(
+        path, 1, recipe=EVAL, engine="workers", num_workers=1, prefetch_factor=1
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
         manifest = loader.dataset.manifest

@@ -1,0 +1,142 @@
+"""direct: the GPU reads the dataset's pixels itself.
+
+From its own memory (tier ``hbm``), where the whole array fits a share of it; else over the bus from
+the page cache (tier ``host``), whose pages are registered with CUDA. No CPU thread touches a pixel:
+the host draws boxes and launches kernels.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fastdata.engines import Batch, Engine, Settings, Unavailable
+from fastdata.engines.ahead import Ahead, PinnedRing
+from fastdata.engines.pixels import CropStage, pixel_refusal
+from fastdata.engines.registration import Registration
+from fastdata.errors import UsageError
+from fastdata.plan import BatchPlan
+
+__all__ = ["DirectEngine"]
+
+_TIERS = ("auto", "hbm", "host")
+_HBM_SHARE = 0.4
+_DEPTH = 2
+_UPLOAD = 64 << 20
+
+
+class DirectEngine(Engine):
+    """The GPU gathers its own crops; for memmap datasets on a CUDA device.
+
+    Options:
+        tier: ``"hbm"``, ``"host"`` or ``"auto"``: the first of these that fits.
+        hbm_share: the most of the GPU's free memory that the dataset may take, 0.4 by default.
+    """
+
+    options = ("tier", "hbm_share")
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        tier = settings.options.get("tier", "auto")
+        if tier not in _TIERS:
+            raise UsageError(f"expected tier to be one of {', '.join(_TIERS)}, got {tier!r}")
+        self._crop = CropStage(settings)
+        if not self._crop.has_triton and tier == "host":
+            raise Unavailable("without Triton nothing can read the host's memory from the GPU")
+        self._pixels = settings.dataset.pixels
+        self._resident: torch.Tensor | None = None
+        self._registration: Registration | None = None
+        self._why = ""
+        free = torch.cuda.mem_get_info(settings.device)[0]
+        share = settings.options.get("hbm_share", _HBM_SHARE)
+        fits = self._pixels.nbytes <= share * free
+        if tier == "hbm" and not fits:
+            raise Unavailable(
+                f"{self._pixels.nbytes / 1e9:.1f} GB of pixels are more than {share:.0%} of the "
+                f"{free / 1e9:.1f} GB that the GPU has free"
+            )
+        self.tier = "hbm" if tier == "hbm" or (tier == "auto" and fits) else "host"
+        if self.tier == "hbm":
+            self._resident = self._upload()
+            self._why = f"which take less than {share:.0%} of the GPU's free memory"
+        else:
+            if not self._crop.has_triton:
+                raise Unavailable(
+                    "the pixels do not fit the GPU's memory, and without Triton nothing can read "
+                    "the host's memory from the GPU"
+                )
+            self._register()
+            self._why = "whose pages are registered with CUDA"
+        self._ahead = Ahead(settings.device, settings.prefetch_factor or _DEPTH)
+        self._ring = PinnedRing(self._ahead.depth + 2)
+
+    @classmethod
+    def refusal(cls, settings: Settings) -> str | None:
+        if settings.device.type != "cuda":
+            return "it needs a CUDA device"
+        if settings.recipe.antialias:
+            return "antialias=True needs the workers engine on a CUDA device"
+        return pixel_refusal(settings)
+
+    def _upload(self) -> torch.Tensor:
+        flat = self._pixels.reshape(-1)
+        resident = torch.empty(flat.size + 4, dtype=torch.uint8, device=self.settings.device)
+        staging = torch.empty(min(_UPLOAD, flat.size), dtype=torch.uint8, pin_memory=True)
+        for start in range(0, flat.size, _UPLOAD):
+            count = min(_UPLOAD, flat.size - start)
+            np.copyto(staging.numpy()[:count], flat[start : start + count])
+            resident[start : start + count].copy_(staging[:count])
+            _progress("uploading", start + count, flat.size)
+        return resident
+
+    def _register(self) -> None:
+        self._registration = Registration(
+            self._pixels.ctypes.data,
+            self._pixels.nbytes,
+            lambda done, total: _progress("registering", done, total),
+        )
+
+    def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        if self.tier == "host" and self._registration is None:  # closed, and used again
+            self._pixels = self.settings.dataset.pixels
+            self._register()
+        elif self.tier == "hbm" and self._resident is None:
+            self._pixels = self.settings.dataset.pixels
+            self._resident = self._upload()
+        return self._ahead.run(plans, self._make)
+
+    def _make(self, plan: BatchPlan) -> Batch:
+        host_table = self._crop.table(plan)
+        table = self._crop.uploaded(host_table, self._ring)
+        if self._resident is not None:
+            images = self._crop.crop(self._resident, table, host_table)
+        else:
+            images = self._crop.crop_from_host(self._pixels.ctypes.data, table)
+        labels = self._crop.labels(table)
+        return Batch(images, labels, torch.from_numpy(plan.indices), [])
+
+    def explain(self) -> list[str]:
+        where = "its own memory" if self.tier == "hbm" else "the page cache over the bus"
+        return [
+            f"engine direct: the GPU reads {self._pixels.nbytes / 1e9:.2f} GB of pixels from "
+            f"{where}, {self._why}; no CPU thread copies pixels.",
+            self._crop.explain(),
+        ]
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self.settings.device)  # nothing may read what is released
+        self._resident = None
+        if self._registration is not None:
+            self._registration.close()
+            self._registration = None
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    """A line on a terminal, for what takes more than a moment."""
+    if total > 8 << 30 and sys.stderr.isatty():
+        end = "\n" if done >= total else ""
+        sys.stderr.write(f"\rfastdata: {what} {done / 1e9:.0f} of {total / 1e9:.0f} GB{end}")
+        sys.stderr.flush()

@@ -1,0 +1,256 @@
+"""gather: threads of this process copy rows of the pixel array, ahead of time.
+
+For a machine without a GPU, or a dataset that the GPU cannot read in place. On the CPU the threads
+crop and resize straight into the batch; for a CUDA device they copy the rows that the boxes cover
+into pinned memory, and a kernel does the rest. numpy and OpenCV release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
+from fastdata.engines.pixels import CropStage, pixel_refusal
+from fastdata.engines.transfer import Finisher
+from fastdata.errors import DatasetError
+from fastdata.kernels import staging_stride
+from fastdata.machine import available_cpus, available_memory, environment_count
+from fastdata.plan import BatchPlan
+from fastdata.resample import copy_boxes, resample, resampling
+
+__all__ = ["GatherEngine"]
+
+_PREFETCH = 2
+_SHARE_BYTES = 2 << 20  # of images that a thread takes at once
+_MOST_OF_MEMORY = 0.8
+
+
+class GatherEngine(Engine):
+    """Threads gather rows; for memmap datasets on any device.
+
+    ``num_workers`` is the number of threads (0: the training thread itself), ``prefetch_factor``
+    the number of batches ahead.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        local_ranks = max(1, environment_count("LOCAL_WORLD_SIZE", 1))
+        automatic = max(1, available_cpus() // local_ranks)
+        self.num_workers = automatic if settings.num_workers is None else settings.num_workers
+        self._prefetch = settings.prefetch_factor or _PREFETCH
+        if self.num_workers == 0:
+            self._prefetch = 0
+        on_cuda = settings.device.type == "cuda"
+        self._target: _HostBatches | _DeviceBatches = (
+            _DeviceBatches(settings, self._prefetch + 2) if on_cuda else _HostBatches(settings)
+        )
+        pixels = settings.dataset.pixels
+        self._sample_bytes = pixels.nbytes // len(pixels)
+        self._reads_ahead = pixels.nbytes > _MOST_OF_MEMORY * available_memory()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def refusal(cls, settings: Settings) -> str | None:
+        if settings.device.type == "cuda" and settings.recipe.antialias:
+            return "antialias=True needs the workers engine on a CUDA device"
+        return pixel_refusal(settings)
+
+    def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        self._target.pixels = self.settings.dataset.pixels  # anew after a close
+        if self.num_workers and self._pool is None:
+            self._pool = ThreadPoolExecutor(self.num_workers, "fastdata-gather")
+        ahead = Ahead(self.settings.device, min(1, self._prefetch))
+        return ahead.run(self._gathered(plans), self._target.finish)
+
+    def _gathered(self, plans: Iterator[BatchPlan]) -> Iterator[_Work]:
+        """Batches whose rows are there, in order; the next ones are being gathered."""
+        started: deque[_Work] = deque()
+        try:
+            for plan in plans:
+                started.append(self._start(plan))
+                if len(started) > self._prefetch:
+                    yield started.popleft().done()
+            while started:
+                yield started.popleft().done()
+        finally:
+            for work in started:  # the iteration was abandoned: its buffers are used again
+                work.cancel()
+
+    def _start(self, plan: BatchPlan) -> _Work:
+        if self._reads_ahead:
+            self.settings.dataset.reader.will_need(plan.indices)
+        work = self._target.begin(plan)
+        size = max(1, min(len(plan), _SHARE_BYTES // self._sample_bytes))
+        for first in range(0, len(plan), size):
+            share = range(first, min(first + size, len(plan)))
+            if self._pool is None:
+                work.gather(share)
+            else:
+                work.futures.append(self._pool.submit(work.gather, share))
+        return work
+
+    def explain(self) -> list[str]:
+        how = f"{self.num_workers} threads" if self.num_workers else "the training thread"
+        lines = [f"engine gather: {how} of this process copy rows of the pixel array."]
+        if self._prefetch:
+            lines.append(f"Up to {self._prefetch} batches are gathered ahead.")
+        if self._reads_ahead:
+            lines.append("The pixels are more than memory: rows are read ahead from the disk.")
+        return [*lines, *self._target.explain()]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self._target.close()
+        self._target.pixels = self._target.pixels[:0]  # the map goes with its last view
+
+
+@dataclass
+class _Work:
+    """A batch that is being gathered."""
+
+    plan: BatchPlan
+    gather: Callable[[range], None]
+    images: torch.Tensor | None = None
+    buffer: PinnedBuffer | None = None
+    table: NDArray[np.int64] | None = None
+    futures: list[Future[None]] = field(default_factory=list)
+
+    def done(self) -> _Work:
+        """Wait for all rows, and raise what went wrong with them."""
+        for future in self.futures:
+            future.result()
+        return self
+
+    def cancel(self) -> None:
+        for future in self.futures:
+            future.cancel()
+        wait(self.futures)
+
+
+class _HostBatches:
+    """Batches on the CPU: a thread crops and resizes a share of the samples into place."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.pixels: NDArray[np.uint8] = settings.dataset.pixels
+        side = settings.recipe.size
+        self._size = self.pixels.shape[1:3] if side is None else (side, side)
+        self._how = resampling(settings.recipe)
+        self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
+        self._labels = settings.dataset.labels
+
+    def begin(self, plan: BatchPlan) -> _Work:
+        images = torch.empty((len(plan), *self._size, 3), dtype=torch.uint8)
+        gather = self._copy if self._copies(plan) else self._resample
+        return _Work(plan, gather(plan, images.numpy()), images)
+
+    def _copies(self, plan: BatchPlan) -> bool:
+        """Whether nothing is scaled."""
+        assert plan.boxes is not None
+        height, width = self._size
+        return bool((plan.boxes[:, 2:] == (width, height)).all())
+
+    def _copy(self, plan: BatchPlan, out: NDArray[np.uint8]) -> Callable[[range], None]:
+        assert plan.boxes is not None
+        assert plan.flips is not None
+        boxes, flips, pixels = plan.boxes.astype(np.int64), plan.flips, self.pixels
+
+        def gather(share: range) -> None:
+            part = slice(share.start, share.stop)
+            copy_boxes(pixels, plan.indices[part], boxes[part], flips[part], out[part])
+
+        return gather
+
+    def _resample(self, plan: BatchPlan, out: NDArray[np.uint8]) -> Callable[[range], None]:
+        rows, pixels, how = plan.rows(), self.pixels, self._how
+
+        def gather(share: range) -> None:
+            for slot in share:
+                index, box, flip, reduction = rows[slot]
+                resample(pixels[index], box, flip, out[slot], reduction=reduction, **how)
+
+        return gather
+
+    def finish(self, work: _Work) -> Batch:
+        assert work.images is not None
+        indices = work.plan.indices
+        labels = torch.from_numpy(self._labels[indices])
+        return Batch(self._finisher.images(work.images), labels, torch.from_numpy(indices), [])
+
+    def explain(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _DeviceBatches:
+    """Batches on a CUDA device: a thread copies the rows of a share of the samples into pinned
+    memory, laid out as a staging buffer; the device does the rest."""
+
+    def __init__(self, settings: Settings, buffers: int) -> None:
+        self.pixels: NDArray[np.uint8] = settings.dataset.pixels
+        self._dataset = settings.dataset
+        self._device = settings.device
+        self._crop = CropStage(settings)
+        self._file: BinaryIO | None = None
+        self._ring = PinnedRing(buffers)
+        self._tables = PinnedRing(buffers)
+
+    def begin(self, plan: BatchPlan) -> _Work:
+        height, width = self.pixels.shape[1:3]
+        row_bytes, image_bytes = width * 3, height * width * 3
+        buffer = self._ring.take(len(plan) * staging_stride(image_bytes))
+        table = self._crop.table(plan)
+        target = buffer.array
+        path, offset = self._dataset.reader.pixel_file
+        if self._file is None:
+            self._file = path.open("rb", buffering=0)
+        descriptor = self._file.fileno()
+        top, bottom = np.maximum(table[:, 2], 0), np.minimum(table[:, 2] + table[:, 4], height)
+        size = (np.maximum(bottom - top, 0) * row_bytes).tolist()
+        begin = (offset + table[:, 0] + top * row_bytes).tolist()
+        place = (table[:, 7] + top * row_bytes).tolist()
+
+        def gather(share: range) -> None:
+            for slot in share:
+                # Straight from the page cache, without the page faults of a map; and a file that
+                # was cut short is an error instead of the end of the process.
+                to, count = place[slot], size[slot]
+                if (
+                    os.preadv(descriptor, [target[to : to + count].data], begin[slot])
+                    != count
+                ):
+                    raise DatasetError(f"{path} was cut short while it was read; restore it")
+
+        return _Work(plan, gather, buffer=buffer, table=table)
+
+    def finish(self, work: _Work) -> Batch:
+        assert work.buffer is not None
+        assert work.table is not None
+        size = work.buffer.size
+        staging = torch.empty(size, dtype=torch.uint8, device=self._device)
+        work.buffer.upload(staging)
+        table = self._crop.uploaded(work.table, self._tables)
+        images = self._crop.crop(staging, table, work.table, staged=True)
+        indices = torch.from_numpy(work.plan.indices)
+        return Batch(images, self._crop.labels(table), indices, [])
+
+    def explain(self) -> list[str]:
+        return [self._crop.explain()]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,92 @@
+"""What the engines share that read pixels: on the GPU, boxes become batches by one kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.engines import Settings
+from fastdata.engines.ahead import PinnedRing
+from fastdata.engines.transfer import affine
+from fastdata.kernels import COLUMNS, crop_table, staging_stride
+from fastdata.plan import BatchPlan
+
+__all__ = ["CropStage", "pixel_refusal"]
+
+
+def pixel_refusal(settings: Settings) -> str | None:
+    """Why the engines of this module cannot do the work; None where they can."""
+    if settings.dataset.encoded:
+        return "it reads pixels (memmap), and the dataset holds encoded images"
+    if settings.transform is not None:
+        return "transform= is a Python callable, which needs the workers engine"
+    return None
+
+
+class CropStage:
+    """The device's part: tables, staging, crops, labels."""
+
+    def __init__(self, settings: Settings) -> None:
+        dataset, recipe = settings.dataset, settings.recipe
+        assert dataset.manifest is not None
+        assert dataset.manifest.image_size is not None
+        self._device = settings.device
+        self._dtype = settings.dtype
+        self._image_size = dataset.manifest.image_size
+        self._image_bytes = self._image_size[0] * self._image_size[1] * 3
+        side = recipe.size
+        self._size = self._image_size if side is None else (side, side)
+        self._affine = affine(recipe, settings.device)
+        self._labels = torch.from_numpy(np.array(dataset.labels)).to(settings.device)
+        self.has_triton = importlib.util.find_spec("triton") is not None
+        module = "crop_triton" if self.has_triton else "crop_torch"
+        self._kernels: Any = importlib.import_module(f"fastdata.kernels.{module}")
+
+    def table(self, plan: BatchPlan) -> NDArray[np.int64]:
+        """A batch's table on the host, int64 [B, COLUMNS]."""
+        table = np.empty((len(plan), COLUMNS), np.int64)
+        crop_table(plan, self._image_bytes, table)
+        return table
+
+    def uploaded(self, table: NDArray[np.int64], ring: PinnedRing) -> torch.Tensor:
+        """A table on the device."""
+        buffer = ring.take(table.nbytes)
+        np.copyto(buffer.array.view(np.int64).reshape(table.shape), table)
+        device = torch.empty(table.nbytes, dtype=torch.uint8, device=self._device)
+        buffer.upload(device)
+        return device.view(torch.int64).view(table.shape)
+
+    def crop(
+        self,
+        source: torch.Tensor,
+        table: torch.Tensor,
+        host_table: NDArray[np.int64],
+        *,
+        staged: bool = False,
+    ) -> torch.Tensor:
+        """Images [B, 3, H, W] in channels_last memory, from pixels on the device."""
+        out = torch.empty((len(table), *self._size, 3), dtype=self._dtype, device=self._device)
+        self._kernels.crop(
+            source, table, host_table, self._image_size, out, self._affine, staged=staged
+        )
+        return out.permute(0, 3, 1, 2)
+
+    def crop_from_host(self, address: int, table: torch.Tensor) -> torch.Tensor:
+        """The same from registered host memory."""
+        staging = torch.empty(
+            len(table) * staging_stride(self._image_bytes), dtype=torch.uint8, device=self._device
+        )
+        self._kernels.stage(address, table, self._image_size, staging)
+        return self.crop(staging, table, np.empty(0, np.int64), staged=True)
+
+    def labels(self, table: torch.Tensor) -> torch.Tensor:
+        """The labels of a batch."""
+        return self._labels.index_select(0, table[:, 6])
+
+    def explain(self) -> str:
+        what = "a Triton kernel" if self.has_triton else "torch operations (Triton is missing)"
+        return f"Crop, resize, flip and normalisation are done by {what} on {self._device}."
