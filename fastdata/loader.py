@@ -129,6 +129,7 @@ def make_loader(
     )
     settings = Settings(
         dataset=dataset,
+        batch_size=batch_size,
         recipe=steps,
         transform=transform,
         device=where,

@@ -100,7 +100,7 @@ def copy_boxes(
     height, width = pixels.shape[1:3]
     left, top = boxes[:, 0], boxes[:, 1]
     if out.shape[1:3] == (height, width) and not left.any() and not top.any():
-        np.take(pixels, indices, axis=0, out=out)
+        np.take(pixels, indices, axis=0, out=out, mode="clip")  # "raise" would buffer it
     else:
         low_x, low_y = min(0, int(left.min())), min(0, int(top.min()))
         high_x = max(width, int(left.max()) + out.shape[2])
@@ -115,7 +115,7 @@ def copy_boxes(
     mirrored = np.flatnonzero(flips)
     if mirrored.size:
         # A stack of images is one tall image, which is mirrored at once.
-        stack = np.take(out, mirrored, axis=0)
+        stack = np.take(out, mirrored, axis=0, mode="clip")
         tall = stack.reshape(-1, out.shape[2], 3)
         cv2.flip(tall, 1, dst=tall)
         out[mirrored] = stack

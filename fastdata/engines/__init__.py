@@ -28,6 +28,7 @@ class Settings:
 
     Attributes:
         dataset: where the samples come from.
+        batch_size: the most samples of a batch.
         recipe: what to do to them.
         transform: the user's callable on a uint8 HWC array, or None.
         device: where batches end up.
@@ -39,6 +40,7 @@ class Settings:
     """
 
     dataset: Dataset
+    batch_size: int
     recipe: Recipe
     transform: Callable[[NDArray[np.uint8]], Any] | None
     device: torch.device

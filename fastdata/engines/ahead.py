@@ -47,9 +47,9 @@ class Ahead:
         while True:
             while not ended and len(pending) <= self.depth:
                 try:
-                    item = next(source)
                     with torch.cuda.stream(self._stream):
-                        pending.append((work(item), self._stream.record_event()))
+                        batch = work(next(source))
+                        pending.append((batch, self._stream.record_event()))
                 except StopIteration:
                     ended = True
                 except Exception as caught:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastdata.engines import Batch, Engine, Settings, Unavailable
 from fastdata.engines.ahead import Ahead, PinnedRing
@@ -25,7 +28,17 @@ __all__ = ["DirectEngine"]
 _TIERS = ("auto", "hbm", "host")
 _HBM_SHARE = 0.4
 _DEPTH = 2
+_GROUP = 8  # batches whose tables are uploaded at once
 _UPLOAD = 64 << 20
+
+
+class _Prepared(NamedTuple):
+    """What the device has to know of a batch."""
+
+    indices: NDArray[np.int64]
+    table: torch.Tensor
+    host_table: NDArray[np.int64]
+    labels: torch.Tensor
 
 
 class DirectEngine(Engine):
@@ -71,7 +84,7 @@ class DirectEngine(Engine):
             self._register()
             self._why = "whose pages are registered with CUDA"
         self._ahead = Ahead(settings.device, settings.prefetch_factor or _DEPTH)
-        self._ring = PinnedRing(self._ahead.depth + 2)
+        self._ring = PinnedRing(2)
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:
@@ -106,17 +119,27 @@ class DirectEngine(Engine):
         elif self.tier == "hbm" and self._resident is None:
             self._pixels = self.settings.dataset.pixels
             self._resident = self._upload()
-        return self._ahead.run(plans, self._make)
+        return self._ahead.run(self._prepared(plans), self._make)
 
-    def _make(self, plan: BatchPlan) -> Batch:
-        host_table = self._crop.table(plan)
-        table = self._crop.uploaded(host_table, self._ring)
+    def _prepared(self, plans: Iterator[BatchPlan]) -> Iterator[_Prepared]:
+        """Batches with their tables and labels on the device, made for several at a time: at this
+        engine's speed what the host does for each batch is what limits it."""
+        while group := list(islice(plans, _GROUP)):
+            host = self._crop.table(group)
+            table = self._crop.uploaded(host, self._ring)
+            labels = self._crop.labels(table)
+            place = 0
+            for plan in group:
+                part = slice(place, place + len(plan))
+                yield _Prepared(plan.indices, table[part], host[part], labels[part])
+                place += len(plan)
+
+    def _make(self, batch: _Prepared) -> Batch:
         if self._resident is not None:
-            images = self._crop.crop(self._resident, table, host_table)
+            images = self._crop.crop(self._resident, batch.table, batch.host_table)
         else:
-            images = self._crop.crop_from_host(self._pixels.ctypes.data, table)
-        labels = self._crop.labels(table)
-        return Batch(images, labels, torch.from_numpy(plan.indices), [])
+            images = self._crop.crop_from_host(self._pixels.ctypes.data, batch.table)
+        return Batch(images, batch.labels, torch.from_numpy(batch.indices), [])
 
     def explain(self) -> list[str]:
         where = "its own memory" if self.tier == "hbm" else "the page cache over the bus"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastdata.dataset import Dataset
 from fastdata.decode import Decode, PixelBuffer, decode_any
 from fastdata.engines import Settings, Skipped
+from fastdata.engines.slots import Slots
 from fastdata.errors import DataError, FastdataError, ImageError, StorageError, UsageError
 from fastdata.files import SYSTEM_FAULTS
 from fastdata.formats import Reader
@@ -36,7 +37,10 @@ class HostBatch:
     """A batch on its way to the process that trains.
 
     Attributes:
-        images: uint8 tensor [B, H, W, 3] in shared memory; with a user's transform what it made.
+        images: uint8 tensor [B, H, W, 3] in shared memory; with a user's transform what it made;
+            None where they lie in a slot.
+        shape: of the images in the slot.
+        slot: its number, of those that the fetcher was given.
         labels, indices: numpy arrays [B].
         skipped: samples at fault.
     """
@@ -47,26 +51,32 @@ class HostBatch:
         labels: NDArray[np.int64],
         indices: NDArray[np.int64],
         skipped: list[Skipped],
+        shape: tuple[int, ...] = (),
+        slot: int | None = None,
     ) -> None:
         self.images = images
+        self.shape = shape
+        self.slot = slot
         self.labels = labels
         self.indices = indices
         self.skipped = skipped
 
     def pin_memory(self) -> HostBatch:
         """Called by torch's DataLoader where the batch goes on to a CUDA device."""
-        self.images = torch.utils.data._utils.pin_memory.pin_memory(self.images)  # type: ignore[no-untyped-call]
+        if self.images is not None:
+            self.images = torch.utils.data._utils.pin_memory.pin_memory(self.images)  # type: ignore[no-untyped-call]
         return self
 
 
 class Fetcher:
     """Carries out plans one at a time; picklable, and cheap to send to a worker process."""
 
-    def __init__(self, settings: Settings, *, shared: bool) -> None:
+    def __init__(self, settings: Settings, *, shared: bool, slots: Slots | None = None) -> None:
         """
         Args:
             settings: dataset, recipe, transform and the error policy are used.
             shared: put images in shared memory, for another process to receive.
+            slots: put them in a slot of these instead.
         """
         self._dataset: Dataset = settings.dataset
         self._recipe: Recipe = settings.recipe
@@ -77,12 +87,13 @@ class Fetcher:
         self._decode: Decode | None = None
         self._buffer = PixelBuffer()
         self._shared = shared
+        self._slots = slots
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": PixelBuffer(), "_decode": None}
 
-    def __call__(self, plan: BatchPlan) -> HostBatch:
-        """Make the batch of ``plan``.
+    def __call__(self, plan: BatchPlan, slot: int | None = None) -> HostBatch:
+        """Make the batch of ``plan``, in a slot if one is named.
 
         Raises:
             ImageError: a sample is at fault and errors are not skipped.
@@ -100,8 +111,9 @@ class Fetcher:
         if self._transform is not None:
             return self._transformed(samples, faults)
         shape = self._shape(samples, faults)
-        images = self._allocate((len(plan), *shape, 3))
-        array = images.numpy()
+        whole = (len(plan), *shape, 3)
+        images = None if slot is not None else self._allocate(whole)
+        array = self._array(images, slot, whole)
         for slot in range(len(plan)):
             if slot not in faults:
                 try:
@@ -112,8 +124,11 @@ class Fetcher:
         if faults and self._training:
             array[list(faults)] = array[kept[next(iter(faults))]]
         elif faults:
-            images = images[torch.from_numpy(kept)]
-        return self._finish(images, samples.plan, kept, faults)
+            array[: len(kept)] = array[kept]
+            images = None if images is None else images[: len(kept)]
+        batch = self._finish(images, samples.plan, kept, faults)
+        batch.slot, batch.shape = slot, (len(kept), *shape, 3)
+        return batch
 
     def _shape(
         self, samples: _EncodedSamples | _PixelSamples, faults: dict[int, str]
@@ -133,6 +148,16 @@ class Fetcher:
                     f"{name}; use a recipe with a size, or convert with --size"
                 )
         return height, width
+
+    def _array(
+        self, images: torch.Tensor | None, slot: int | None, shape: tuple[int, ...]
+    ) -> NDArray[np.uint8]:
+        if images is not None:
+            array: NDArray[np.uint8] = images.numpy()
+            return array
+        assert self._slots is not None
+        assert slot is not None
+        return self._slots.array(slot, shape)
 
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         if not self._shared:

@@ -7,12 +7,10 @@ into pinned memory, and a kernel does the rest. numpy and OpenCV release the int
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -22,8 +20,6 @@ from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
-from fastdata.errors import DatasetError
-from fastdata.kernels import staging_stride
 from fastdata.machine import available_cpus, available_memory, environment_count
 from fastdata.plan import BatchPlan
 from fastdata.resample import copy_boxes, resample, resampling
@@ -31,7 +27,7 @@ from fastdata.resample import copy_boxes, resample, resampling
 __all__ = ["GatherEngine"]
 
 _PREFETCH = 2
-_SHARE_BYTES = 2 << 20  # of images that a thread takes at once
+_LEAST_SHARE = 1 << 20  # bytes of images that are worth a thread's attention
 _MOST_OF_MEMORY = 0.8
 
 
@@ -90,7 +86,8 @@ class GatherEngine(Engine):
         if self._reads_ahead:
             self.settings.dataset.reader.will_need(plan.indices)
         work = self._target.begin(plan)
-        size = max(1, min(len(plan), _SHARE_BYTES // self._sample_bytes))
+        fair = -(-len(plan) // max(1, self.num_workers))
+        size = min(len(plan), max(fair, 1, _LEAST_SHARE // self._sample_bytes))
         for first in range(0, len(plan), size):
             share = range(first, min(first + size, len(plan)))
             if self._pool is None:
@@ -112,7 +109,6 @@ class GatherEngine(Engine):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-        self._target.close()
         self._target.pixels = self._target.pixels[:0]  # the map goes with its last view
 
 
@@ -191,9 +187,6 @@ class _HostBatches:
     def explain(self) -> list[str]:
         return []
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 class _DeviceBatches:
     """Batches on a CUDA device: a thread copies the rows of a share of the samples into pinned
@@ -201,46 +194,38 @@ class _DeviceBatches:
 
     def __init__(self, settings: Settings, buffers: int) -> None:
         self.pixels: NDArray[np.uint8] = settings.dataset.pixels
-        self._dataset = settings.dataset
         self._device = settings.device
         self._crop = CropStage(settings)
-        self._file: BinaryIO | None = None
         self._ring = PinnedRing(buffers)
         self._tables = PinnedRing(buffers)
 
     def begin(self, plan: BatchPlan) -> _Work:
         height, width = self.pixels.shape[1:3]
-        row_bytes, image_bytes = width * 3, height * width * 3
-        buffer = self._ring.take(len(plan) * staging_stride(image_bytes))
-        table = self._crop.table(plan)
-        target = buffer.array
-        path, offset = self._dataset.reader.pixel_file
-        if self._file is None:
-            self._file = path.open("rb", buffering=0)
-        descriptor = self._file.fileno()
+        table = self._crop.table([plan])
+        # Only the rows of the boxes are copied, packed: image after image, without gaps.
         top, bottom = np.maximum(table[:, 2], 0), np.minimum(table[:, 2] + table[:, 4], height)
-        size = (np.maximum(bottom - top, 0) * row_bytes).tolist()
-        begin = (offset + table[:, 0] + top * row_bytes).tolist()
-        place = (table[:, 7] + top * row_bytes).tolist()
+        counts = np.maximum(bottom - top, 0)
+        ends = np.cumsum(counts)
+        table[:, 7] = (ends - counts - top) * (width * 3)
+        buffer = self._ring.take(max(1, int(ends[-1])) * width * 3)
+        source = self.pixels.reshape(-1, width * 3)
+        target = buffer.array.reshape(-1, width * 3)
+        first = table[:, 6] * height + top
 
         def gather(share: range) -> None:
-            for slot in share:
-                # Straight from the page cache, without the page faults of a map; and a file that
-                # was cut short is an error instead of the end of the process.
-                to, count = place[slot], size[slot]
-                if (
-                    os.preadv(descriptor, [target[to : to + count].data], begin[slot])
-                    != count
-                ):
-                    raise DatasetError(f"{path} was cut short while it was read; restore it")
+            part = slice(share.start, share.stop)
+            begin = int(ends[share.start] - counts[share.start])
+            sizes = counts[part]
+            rows = np.repeat(first[part] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+            # One call for many rows: each return to the interpreter is a queue of threads.
+            np.take(source, rows, axis=0, out=target[begin : begin + len(rows)], mode="clip")
 
         return _Work(plan, gather, buffer=buffer, table=table)
 
     def finish(self, work: _Work) -> Batch:
         assert work.buffer is not None
         assert work.table is not None
-        size = work.buffer.size
-        staging = torch.empty(size, dtype=torch.uint8, device=self._device)
+        staging = torch.empty(work.buffer.size, dtype=torch.uint8, device=self._device)
         work.buffer.upload(staging)
         table = self._crop.uploaded(work.table, self._tables)
         images = self._crop.crop(staging, table, work.table, staged=True)
@@ -249,8 +234,3 @@ class _DeviceBatches:
 
     def explain(self) -> list[str]:
         return [self._crop.explain()]
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

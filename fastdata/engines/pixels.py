@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from fastdata.engines import Settings
 from fastdata.engines.ahead import PinnedRing
 from fastdata.engines.transfer import affine
-from fastdata.kernels import COLUMNS, crop_table, staging_stride
+from fastdata.kernels import crop_table, staging_stride
 from fastdata.plan import BatchPlan
 
 __all__ = ["CropStage", "pixel_refusal"]
@@ -46,11 +47,9 @@ class CropStage:
         module = "crop_triton" if self.has_triton else "crop_torch"
         self._kernels: Any = importlib.import_module(f"fastdata.kernels.{module}")
 
-    def table(self, plan: BatchPlan) -> NDArray[np.int64]:
-        """A batch's table on the host, int64 [B, COLUMNS]."""
-        table = np.empty((len(plan), COLUMNS), np.int64)
-        crop_table(plan, self._image_bytes, table)
-        return table
+    def table(self, plans: Sequence[BatchPlan]) -> NDArray[np.int64]:
+        """The table of several batches on the host."""
+        return crop_table(plans, self._image_bytes)
 
     def uploaded(self, table: NDArray[np.int64], ring: PinnedRing) -> torch.Tensor:
         """A table on the device."""

@@ -21,6 +21,7 @@ from torch.utils.data._utils import signal_handling
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead
 from fastdata.engines.fetch import Fetcher, HostBatch
+from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, UsageError, WorkerError
 from fastdata.machine import available_cpus, environment_count
@@ -34,6 +35,7 @@ _OBITUARY = (
     "a smaller prefetch_factor; if a file of the dataset was cut short, fastdata verify names it"
 )
 _DEATH_SECONDS = 1.0
+_AHEAD = 1
 _PREFETCH = 2  # batches ahead for each worker, DataLoader's own default
 
 
@@ -62,11 +64,12 @@ class WorkersEngine(Engine):
         self.num_workers = automatic if settings.num_workers is None else settings.num_workers
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
+        self._slots: Slots | None = None
         self._feed = _Feed()
         self._loader: DataLoader[Any] | None = None
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
-        return Ahead(self.settings.device, 1).run(self._received(plans), self._finish)
+        return Ahead(self.settings.device, _AHEAD).run(self._received(plans), self._finish)
 
     def _received(self, plans: Iterator[BatchPlan]) -> Iterator[HostBatch]:
         """Batches as the workers send them."""
@@ -115,13 +118,15 @@ class WorkersEngine(Engine):
 
     def _start(self) -> DataLoader[Any]:
         settings, workers = self.settings, self.num_workers
+        self._slots = self._feed.slots = self._make_slots()
+        fetcher = Fetcher(settings, shared=workers > 0, slots=self._slots)
         return DataLoader(
-            _Source(Fetcher(settings, shared=workers > 0)),  # type: ignore[arg-type]
+            _Source(fetcher),  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._feed,
             num_workers=workers,
             collate_fn=_unchanged,
-            pin_memory=settings.device.type == "cuda",
+            pin_memory=settings.device.type == "cuda" and self._slots is None,
             prefetch_factor=self.prefetch_factor if workers else None,
             persistent_workers=workers > 0,
             multiprocessing_context=settings.options.get("start_method") if workers else None,
@@ -129,9 +134,26 @@ class WorkersEngine(Engine):
             generator=torch.Generator(),  # else it draws from the user's
         )
 
+    def _make_slots(self) -> Slots | None:
+        """Memory for the batches on their way, where a GPU copies them and all are of one size."""
+        settings, side = self.settings, self.settings.recipe.size
+        on_gpu = settings.device.type == "cuda" and self.num_workers > 0
+        if not on_gpu or side is None or settings.transform is not None:
+            return None
+        # Those that workers have, the one received last, and those whose copies are going on.
+        count = self.num_workers * self.prefetch_factor + 1 + _AHEAD + 2
+        slots = Slots(count, settings.batch_size * side * side * 3)
+        slots.register()
+        return slots
+
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
-        if settings.transform is None:
+        if fetched.slot is not None and self._slots is not None:
+            images = torch.from_numpy(self._slots.array(fetched.slot, fetched.shape))
+            images = self._finisher.images(images)
+            copied = torch.cuda.current_stream(settings.device).record_event()
+            self._slots.give_back(fetched.slot, copied)
+        elif settings.transform is None:
             images = self._finisher.images(images)
         else:
             images = _to_device(images, settings.device)
@@ -164,15 +186,25 @@ class WorkersEngine(Engine):
         pool = getattr(loader, "_iterator", None)
         if pool is not None and self.num_workers:
             pool._shutdown_workers()  # now, and not when the last reference to it has gone
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.close()
 
 
 class _Feed:
-    """The sampler of the DataLoader: the plans of whatever iteration is current."""
+    """The sampler of the DataLoader: the plans of whatever iteration is current, each with the slot
+    that its batch goes to."""
 
     plans: Iterator[BatchPlan]
+    slots: Slots | None = None
 
-    def __iter__(self) -> Iterator[BatchPlan]:
-        return self.plans
+    def __iter__(self) -> Iterator[tuple[BatchPlan, int | None]]:
+        if self.slots is not None:
+            # By the time that the first plan is asked for, the DataLoader has waited for all that
+            # an abandoned iteration had under way.
+            self.slots.reset()
+        for plan in self.plans:
+            yield plan, None if self.slots is None else self.slots.take()
 
 
 class _Source:
@@ -181,9 +213,9 @@ class _Source:
     def __init__(self, fetch: Fetcher) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, plan: BatchPlan) -> HostBatch | FastdataError:
+    def __getitem__(self, task: tuple[BatchPlan, int | None]) -> HostBatch | FastdataError:
         try:
-            return self._fetch(plan)
+            return self._fetch(*task)
         except FastdataError as error:  # torch would wrap it and lose its attributes
             return error
 

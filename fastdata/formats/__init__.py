@@ -44,11 +44,6 @@ class Reader(ABC):
         """All images, uint8 [N, H, W, 3], mapped read-only."""
         raise NotImplementedError(f"{type(self).__name__} holds encoded images, not pixels")
 
-    @property
-    def pixel_file(self) -> tuple[Path, int]:
-        """The file that holds :attr:`pixels`, and where in it they begin."""
-        raise NotImplementedError(f"{type(self).__name__} holds encoded images, not pixels")
-
     def will_need(self, indices: NDArray[np.int64]) -> None:  # noqa: B027 - most need nothing
         """Ask the system to read samples from the disk, without waiting for it."""
 

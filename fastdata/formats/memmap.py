@@ -47,10 +47,6 @@ class MemmapReader(Reader):
     def pixels(self) -> NDArray[np.uint8]:
         return self._pixels
 
-    @property
-    def pixel_file(self) -> tuple[Path, int]:
-        return self._path, _HEADER
-
     def will_need(self, indices: NDArray[np.int64]) -> None:
         size = int(np.prod(self._pixels.shape[1:]))
         with open(self._path, "rb") as file:

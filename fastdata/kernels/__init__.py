@@ -7,6 +7,8 @@ Triton is missing. Both are told about a batch by one table, see :func:`crop_tab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,25 +21,38 @@ COLUMNS = 8
 flip + 2 * reduction, its index in the dataset, and where it begins in a staging buffer."""
 
 
-def crop_table(plan: BatchPlan, image_bytes: int, table: NDArray[np.int64]) -> None:
-    """Fill the table of a batch.
+def crop_table(plans: Sequence[BatchPlan], image_bytes: int) -> NDArray[np.int64]:
+    """The table of several batches, one after the other: a few numpy calls for all of them.
 
     Args:
-        plan: of B samples.
+        plans: of the batches, N samples in all.
         image_bytes: size of an image in the source, which holds the dataset's images in a row.
-        table: int64 [B, COLUMNS].
+
+    Returns:
+        int64 [N, COLUMNS].
     """
-    assert plan.boxes is not None
-    assert plan.flips is not None
-    assert plan.reductions is not None
-    np.multiply(plan.indices, image_bytes, out=table[:, 0])
-    table[:, 1:5] = plan.boxes  # whole numbers, but for recipes with antialias
-    np.multiply(plan.reductions, 2, out=table[:, 5], casting="unsafe")
-    table[:, 5] += plan.flips
-    table[:, 6] = plan.indices
+    table = np.empty((sum(map(len, plans)), COLUMNS), np.int64)
+    place, stride = 0, staging_stride(image_bytes)
+    for plan in plans:
+        assert plan.boxes is not None
+        assert plan.flips is not None
+        assert plan.reductions is not None
+        rows = table[place : place + len(plan)]
+        rows[:, 1:5] = plan.boxes  # whole numbers, but for recipes with antialias
+        rows[:, 5] = plan.reductions
+        rows[:, 6] = plan.indices
+        rows[:, 7] = plan.flips
+        place += len(plan)
+    table[:, 5] *= 2
+    table[:, 5] += table[:, 7]
+    np.multiply(table[:, 6], image_bytes, out=table[:, 0])
     # In staging an image begins at the same remainder of 4, so that it is copied by whole words.
-    table[:, 7] = np.arange(len(plan), dtype=np.int64) * staging_stride(image_bytes)
-    table[:, 7] += table[:, 0] & 3
+    np.bitwise_and(table[:, 0], 3, out=table[:, 7])
+    place = 0
+    for plan in plans:
+        table[place : place + len(plan), 7] += np.arange(len(plan)) * stride
+        place += len(plan)
+    return table
 
 
 def staging_stride(image_bytes: int) -> int:

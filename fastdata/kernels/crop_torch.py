@@ -26,7 +26,8 @@ def crop(
         table: int64 [B, COLUMNS] on the device, see :func:`fastdata.kernels.crop_table`.
         host_table: the same on the host.
         image_size: height and width of the source's images.
-        out: [B, H, W, 3] on the device, is filled: uint8, or floats of (x * scale + bias).
+        out: [B, H, W, 3] on the device, is filled: uint8 levels, or floats of these levels
+            times scale plus bias.
         affine: float32 [2, 3] on the device: scale and bias of each channel, for levels 0..255.
         staged: the source is a staging buffer: images begin where the table's last column says.
     """
@@ -50,10 +51,10 @@ def crop(
                         block += _load(source, starts[chosen], rows, columns, height, width)
                 weight = y_weight[:, :, None] * x_weight[:, None, :]
                 pixels += block * weight[..., None] / reduction**2
-        if out.dtype == torch.uint8:
-            out[chosen] = (pixels + 0.5).to(torch.uint8)
-        else:
-            out[chosen] = (pixels * affine[0] + affine[1]).to(out.dtype)
+        levels = torch.floor(pixels + 0.5)  # as every engine has it before it normalises
+        if out.dtype != torch.uint8:
+            levels = levels * affine[0] + affine[1]
+        out[chosen] = levels.to(out.dtype)
 
 
 def _taps(
@@ -86,6 +87,7 @@ def _load(
     """Pixels at [B, H, 1] rows and [B, 1, W] columns, float32 [B, H, W, 3]; zeros outside."""
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     at = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)) * 3
-    at = at + starts[:, None, None]
+    # Packed rows: what lies outside of the box may lie outside of the source as well.
+    at = (at + starts[:, None, None]).clamp(0, len(source) - 3)
     pixels = torch.stack([source[at + channel] for channel in range(3)], dim=-1)
     return pixels.to(torch.float32) * inside[..., None]

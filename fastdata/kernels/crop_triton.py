@@ -45,7 +45,7 @@ def crop(
         width,
         START=7 if staged else 0,
         COLUMNS=COLUMNS,
-        ROUND=out.dtype == torch.uint8,
+        NORMALISE=out.dtype != torch.uint8,
         BLOCK=_BLOCK,
     )
 
@@ -93,7 +93,7 @@ def _crop_kernel(
     width,
     START: tl.constexpr,
     COLUMNS: tl.constexpr,
-    ROUND: tl.constexpr,
+    NORMALISE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     sample = tl.program_id(0).to(tl.int64)
@@ -152,9 +152,8 @@ def _crop_kernel(
             value += upper * (1 - weight_y) + lower * weight_y
     value /= (reduction * reduction).to(tl.float32)
 
-    if ROUND:
-        value += 0.5
-    else:
+    value = tl.floor(value + 0.5)  # a level, as every engine has it before it normalises
+    if NORMALISE:
         scale = tl.load(affine + channel)
         bias = tl.load(affine + 3 + channel)
         value = value * scale + bias

@@ -1,0 +1,94 @@
+"""Batches in shared memory that worker processes fill and a GPU copies from, again and again.
+
+A batch of its own for each plan would be new pages every time, and one more copy to pinned memory.
+The memory is anonymous (memfd), so that a small /dev/shm does not limit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """``count`` pieces of ``size`` bytes; picklable to processes of this user on this machine.
+
+    Who made it hands slots out: :meth:`take` gives one that nobody uses, :meth:`give_back` returns
+    it with the event after which its contents are no longer read.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count = count
+        self._size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._descriptor = os.memfd_create("fastdata-slots", os.MFD_CLOEXEC)
+        os.ftruncate(self._descriptor, count * self._size)
+        self._owner = os.getpid()
+        self._map()
+        self._free = deque(range(count))
+        self._read: deque[tuple[int, torch.cuda.Event]] = deque()
+        self._registered = False
+
+    def _map(self) -> None:
+        memory = mmap.mmap(self._descriptor, self._count * self._size)
+        self._array = np.frombuffer(memory, np.uint8).reshape(self._count, self._size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"owner": self._owner, "fd": self._descriptor, "shape": (self._count, self._size)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._owner, (self._count, self._size) = state["owner"], state["shape"]
+        self._descriptor = os.open(f"/proc/{self._owner}/fd/{state['fd']}", os.O_RDWR)
+        self._map()
+        os.close(self._descriptor)
+
+    def array(self, slot: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """uint8 of ``shape`` in the beginning of a slot."""
+        return self._array[slot, : int(np.prod(shape, dtype=np.int64))].reshape(shape)
+
+    def register(self) -> None:
+        """Pin the memory, so that copies from it run beside the host. If CUDA refuses, they do
+        not; nothing else changes."""
+        address, size = self._array.ctypes.data, self._array.nbytes
+        status = torch.cuda.cudart().cudaHostRegister(address, size, 0)  # type: ignore[no-untyped-call]
+        self._registered = int(status) == 0
+        if not self._registered:
+            with contextlib.suppress(RuntimeError):  # else the next call reports it
+                torch.zeros(1, device="cuda")
+
+    def take(self) -> int:
+        """A slot that nobody uses; waits until one is no longer read."""
+        while self._read and (not self._free or self._read[0][1].query()  # type: ignore[no-untyped-call]):
+            slot, event = self._read.popleft()
+            event.synchronize()
+            self._free.append(slot)
+        return self._free.popleft()
+
+    def give_back(self, slot: int, event: torch.cuda.Event) -> None:
+        """Return a slot whose contents are read until ``event``."""
+        self._read.append((slot, event))
+
+    def reset(self) -> None:
+        """All slots are free: those who filled them have ended, or were abandoned."""
+        for _, event in self._read:
+            event.synchronize()
+        self._read.clear()
+        self._free = deque(range(self._count))
+
+    def close(self) -> None:
+        """Release the memory."""
+        self.reset()
+        if self._registered:
+            torch.cuda.cudart().cudaHostUnregister(self._array.ctypes.data)  # type: ignore[no-untyped-call]
+            self._registered = False
+        self._array = np.empty((0, 0), np.uint8)  # the map goes with its last view
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
