@@ -66,7 +66,7 @@ class Slots:
 
     def take(self) -> int:
         """A slot that nobody uses; waits until one is no longer read."""
-        while self._read and (not self._free or self._read[0][1].query()  # type: ignore[no-untyped-call]):
+        while self._read and (not self._free or _passed(self._read[0][1])):
             slot, event = self._read.popleft()
             event.synchronize()
             self._free.append(slot)
@@ -92,3 +92,7 @@ class Slots:
         self._array = np.empty((0, 0), np.uint8)  # the map goes with its last view
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
+
+
+def _passed(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]
