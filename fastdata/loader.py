@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -351,8 +352,21 @@ def _plans(
     not keep its loader alive, whose end is what ends the engine's processes."""
     sizes = dataset.sizes if dataset.plain else None
     count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
-    for first in range(0, sampler.steps(position), count):
+
+    def plan(first: int) -> list[BatchPlan]:
         positions = sampler.positions(position, first, count)
         indices = sampler.indices(seed, epoch, np.concatenate(positions))
         ends = np.cumsum([len(batch) for batch in positions])
-        yield from plan_batches(recipe, draw_key(seed, epoch), np.split(indices, ends[:-1]), sizes)
+        return plan_batches(recipe, draw_key(seed, epoch), np.split(indices, ends[:-1]), sizes)
+
+    steps = sampler.steps(position)
+    if steps <= count:
+        yield from plan(0) if steps else []
+        return
+    with ThreadPoolExecutor(1, "fastdata-plan") as planner:  # plans while batches are made
+        planned = planner.submit(plan, 0)
+        for first in range(count, steps + count, count):
+            plans = planned.result()
+            if first < steps:
+                planned = planner.submit(plan, first)
+            yield from plans

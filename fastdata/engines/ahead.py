@@ -24,14 +24,17 @@ class Ahead:
     step; a batch is handed over to the caller's stream by an event, without waiting on the host.
     """
 
-    def __init__(self, device: torch.device, depth: int) -> None:
+    def __init__(self, device: torch.device, depth: int, refill: int | None = None) -> None:
         """
         Args:
             device: of the batches.
             depth: batches that are made before they are asked for.
+            refill: at so many left, all the others are made at once, which spares some of what
+                each change to another stream costs; None: one by one.
         """
         self._device = device
         self.depth = depth
+        self._refill = depth if refill is None else refill
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -45,11 +48,12 @@ class Ahead:
         source, error = iter(items), None
         ended = False
         while True:
-            while not ended and len(pending) <= self.depth:
+            if not ended and len(pending) <= self._refill:
                 try:
                     with torch.cuda.stream(self._stream):
-                        batch = work(next(source))
-                        pending.append((batch, self._stream.record_event()))
+                        while len(pending) <= self.depth:
+                            batch = work(next(source))
+                            pending.append((batch, self._stream.record_event()))
                 except StopIteration:
                     ended = True
                 except Exception as caught:

@@ -27,7 +27,7 @@ __all__ = ["DirectEngine"]
 
 _TIERS = ("auto", "hbm", "host")
 _HBM_SHARE = 0.4
-_DEPTH = 2
+_DEPTH = 3
 _GROUP = 8  # batches whose tables are uploaded at once
 _UPLOAD = 64 << 20
 
@@ -83,7 +83,8 @@ class DirectEngine(Engine):
                 )
             self._register()
             self._why = "whose pages are registered with CUDA"
-        self._ahead = Ahead(settings.device, settings.prefetch_factor or _DEPTH)
+        depth = settings.prefetch_factor or _DEPTH
+        self._ahead = Ahead(settings.device, depth, refill=depth // 2)
         self._ring = PinnedRing(2)
 
     @classmethod
