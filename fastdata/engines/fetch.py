@@ -92,8 +92,8 @@ class Fetcher:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": PixelBuffer(), "_decode": None}
 
-    def __call__(self, plan: BatchPlan, slot: int | None = None) -> HostBatch:
-        """Make the batch of ``plan``, in a slot if one is named.
+    def __call__(self, plan: BatchPlan, into: int | None = None) -> HostBatch:
+        """Make the batch of ``plan``, in the slot ``into`` if one is named.
 
         Raises:
             ImageError: a sample is at fault and errors are not skipped.
@@ -112,8 +112,8 @@ class Fetcher:
             return self._transformed(samples, faults)
         shape = self._shape(samples, faults)
         whole = (len(plan), *shape, 3)
-        images = None if slot is not None else self._allocate(whole)
-        array = self._array(images, slot, whole)
+        images = None if into is not None else self._allocate(whole)
+        array = self._array(images, into, whole)
         for slot in range(len(plan)):
             if slot not in faults:
                 try:
@@ -127,7 +127,7 @@ class Fetcher:
             array[: len(kept)] = array[kept]
             images = None if images is None else images[: len(kept)]
         batch = self._finish(images, samples.plan, kept, faults)
-        batch.slot, batch.shape = slot, (len(kept), *shape, 3)
+        batch.slot, batch.shape = into, (len(kept), *shape, 3)
         return batch
 
     def _shape(
