@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -70,4 +71,11 @@ def parse_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return rank, world_size
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return environment_count("RANK", 0), environment_count("WORLD_SIZE", 1)
+    world_size = environment_count("WORLD_SIZE", 1)
+    if world_size > 1 and "RANK" not in os.environ:
+        raise UsageError(
+            f"WORLD_SIZE is {world_size} and RANK is not set: every process would load the same "
+            "samples; make the loader after torch.distributed.init_process_group (with Lightning: "
+            "in train_dataloader), or give rank and world_size"
+        )
+    return environment_count("RANK", 0), world_size

@@ -101,6 +101,10 @@ class Dataset:
             if COPIES in self.manifest.files:
                 self.copies = open_array(self.path / COPIES, np.int64, samples, 2)
             self._sizes = open_array(self.path / SIZES, np.int32, samples, 2)
+            if self.manifest.image_size is not None:
+                # All are the same: planning need not read them, at random, from a large file.
+                height, width = self.manifest.image_size
+                self._sizes = np.broadcast_to(np.array([width, height], np.int32), (samples, 2))
             self._paths = _path_table(self.path / PATHS)
         else:
             self._scan = scan_folder(self.path) if scan is None else scan

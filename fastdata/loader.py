@@ -186,14 +186,15 @@ class Loader:
         return self._sampler.steps()
 
     def __iter__(self) -> Iterator[Any]:
-        if self._begun:
-            self._epoch, self._position = self._epoch + 1, 0
-        self._begun = True
+        epoch, position = (self._epoch + 1, 0) if self._begun else (self._epoch, self._position)
         self._iteration += 1
-        return self._iterate(self._iteration, self._epoch, self._position)
+        return self._iterate(self._iteration, epoch, position)
 
     def _iterate(self, iteration: int, epoch: int, position: int) -> Iterator[Any]:
         self._check_current(iteration)
+        # Only now: an iterator that is never asked for a batch, as frameworks make one to see
+        # whether a loader can be iterated, begins no epoch.
+        self._epoch, self._position, self._begun = epoch, position, True
         settings = self._engine.settings
         plans = _plans(
             self._sampler, settings.dataset, settings.recipe, self._seed, epoch, position

@@ -6,6 +6,7 @@ no per-sample tensors and no collate; each image is decoded and scaled straight 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -162,9 +163,16 @@ class Fetcher:
     def _allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         if not self._shared:
             return torch.empty(shape, dtype=torch.uint8)
-        # As torch's own collate does in a worker: written where the other process reads it.
+        # As torch's own collate does in a worker: written where the other process reads it. Memory
+        # without a name takes nothing of /dev/shm, and none is left there by a process that is
+        # killed.
         size = int(np.prod(shape, dtype=np.int64))
-        storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+        descriptor = os.memfd_create("fastdata")
+        try:
+            os.ftruncate(descriptor, size)
+            storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)  # type: ignore[attr-defined]
+        finally:
+            os.close(descriptor)
         return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
     def _kept(self, plan: BatchPlan, faults: dict[int, str]) -> NDArray[np.int64]:
@@ -219,7 +227,13 @@ class Fetcher:
                     faults[slot] = _fault(error)
                     continue
                 seed_generators(seeds[slot])
-                results[slot] = self._transform(image)
+                try:
+                    results[slot] = self._transform(image)
+                except Exception as error:
+                    if hasattr(error, "add_note"):  # Python 3.11
+                        name = self._dataset.name_of(int(samples.plan.indices[slot]))
+                        error.add_note(f"in transform= of {name}")
+                    raise
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])

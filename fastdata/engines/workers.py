@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing.connection
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
@@ -23,7 +23,7 @@ from fastdata.engines.ahead import Ahead
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
-from fastdata.errors import FastdataError, UsageError, WorkerError
+from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
 from fastdata.machine import available_cpus, environment_count
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -34,6 +34,11 @@ _OBITUARY = (
     "a worker process of the loader has died; if memory or /dev/shm ran out, try fewer workers or "
     "a smaller prefetch_factor; if a file of the dataset was cut short, fastdata verify names it"
 )
+_NO_ROOM = (
+    "shared memory has run out; enlarge /dev/shm (docker run --shm-size), or try fewer workers or "
+    "a smaller batch_size or prefetch_factor"
+)
+_SEGMENT = "</torch_"  # in all that torch says of shared memory, which has no type of its own
 _DEATH_SECONDS = 1.0
 _AHEAD = 1
 _PREFETCH = 2  # batches ahead for each worker, DataLoader's own default
@@ -121,7 +126,7 @@ class WorkersEngine(Engine):
         self._slots = self._feed.slots = self._make_slots()
         fetcher = Fetcher(settings, shared=workers > 0, slots=self._slots)
         return DataLoader(
-            _Source(fetcher),  # type: ignore[arg-type]
+            _Source(fetcher, shared=workers > 0),  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._feed,
             num_workers=workers,
@@ -156,9 +161,12 @@ class WorkersEngine(Engine):
         elif settings.transform is None:
             images = self._finisher.images(images)
         else:
-            images = _to_device(images, settings.device)
+            images = _each_tensor(self._to_device, images)
         labels = self._finisher.labels(torch.from_numpy(fetched.labels))
         return Batch(images, labels, torch.from_numpy(fetched.indices), fetched.skipped)
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.settings.device, non_blocking=True)
 
     def explain(self) -> list[str]:
         workers = self.num_workers
@@ -210,14 +218,24 @@ class _Feed:
 class _Source:
     """The dataset of the DataLoader: plan -> batch, or the error to raise where it is received."""
 
-    def __init__(self, fetch: Fetcher) -> None:
+    def __init__(self, fetch: Fetcher, *, shared: bool) -> None:
         self._fetch = fetch
+        self._shared = shared
 
     def __getitem__(self, task: tuple[BatchPlan, int | None]) -> HostBatch | FastdataError:
         try:
-            return self._fetch(*task)
+            batch = self._fetch(*task)
+            if self._shared:
+                # Here, where an error is heard of: the thread that sends the batch would drop it,
+                # and the training would wait for ever.
+                batch.images = _each_tensor(torch.Tensor.share_memory_, batch.images)
+            return batch
         except FastdataError as error:  # torch would wrap it and lose its attributes
             return error
+        except RuntimeError as error:
+            if _SEGMENT not in str(error):
+                raise
+            return StorageError(f"{_NO_ROOM} ({error})")
 
 
 def _unchanged(batch: Any) -> Any:
@@ -228,14 +246,14 @@ def _init_worker(worker: int) -> None:
     cv2.setNumThreads(0)  # one process a core: OpenCV's own threads would only contend
 
 
-def _to_device(value: Any, device: torch.device) -> Any:
-    """Move what a collate made: tensors in lists, tuples and dicts."""
+def _each_tensor(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """What a collate made, a function applied to the tensors in its lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
+        return function(value)
     if isinstance(value, dict):
-        return {key: _to_device(item, device) for key, item in value.items()}
+        return {key: _each_tensor(function, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a namedtuple
-        return type(value)(*(_to_device(item, device) for item in value))
+        return type(value)(*(_each_tensor(function, item) for item in value))
     if isinstance(value, list | tuple):
-        return type(value)(_to_device(item, device) for item in value)
+        return type(value)(_each_tensor(function, item) for item in value)
     return value

@@ -129,7 +129,7 @@ def test_the_loaded_seed_is_taken_over(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("done", [0, 1, 4, 5])
+@pytest.mark.parametrize("done", [1, 4, 5])
 def test_breaking_anywhere_and_iterating_again_gives_the_whole_next_epoch(
     done: int, workers: int, packed: Path, run: Callable[..., list[Any]], same: Callable[..., bool]
 ) -> None:
@@ -146,7 +146,6 @@ def test_breaking_anywhere_and_iterating_again_gives_the_whole_next_epoch(
 MOVES: dict[str, Callable[[Loader], object]] = {
     "iterated again": lambda loader: iter(loader),
     "given an epoch": lambda loader: loader.set_epoch(5),
-    "given the same epoch": lambda loader: loader.set_epoch(0),
     "given a state": lambda loader: loader.load_state_dict(loader.state_dict()),
     "closed": lambda loader: loader.close(),
 }

@@ -1,0 +1,300 @@
+"""Every engine beside other loaders, in interleaved rounds.
+
+    python -m bench.engines SRC [--device cpu|cuda] [--peers LIST|all|none] [--python NAME=PATH ...]
+        [--workers 2] [--rounds 3] [--seconds 5] [--sets s256,orig,t32,raw256,raw32]
+        [--batch 128] [--images N] [--json FILE]
+
+SRC is a folder of photographs with a folder per class. From it are made, in a temporary folder:
+
+    orig     the files as they are        s256    short side 256, quality 90
+    t32      32x32 JPEGs                  raw256  256x256 pixels    raw32  32x32 pixels
+
+repeated until an epoch has 50 batches (32x32: 400). fastdata reads them as webdataset or memmap,
+the others as a plain folder or in their own format. All give uint8 batches of the same size with
+the same number of workers or threads and a warm page cache; what each does to an image is printed
+beside it. Nobody looks at the batches. Every measurement is a process of its own.
+
+--peers names modules of bench.peers; one that is not installed is listed, and is no failure.
+--python ffcv=/path/to/python runs that peer under another Python, which needs nothing of fastdata.
+With --device cuda see bench.engines_cuda.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.loading import _folder
+from bench.measure import environment, interleave, ratio, report, save
+from bench.peers import PEERS, ours
+from bench.peers.common import JPEG_SETS, RAW_SETS
+from fastdata.registry import ENGINES
+
+_ROOT = Path(__file__).resolve().parent.parent
+_BATCHES = {"orig": 50, "s256": 50, "raw256": 50, "t32": 400, "raw32": 400}
+_TRIAL_SECONDS = 0.3
+_BASELINES = ("ImageFolder, PIL", "FFCV", "bound: torch.index_select")
+
+
+@dataclass
+class Contestant:
+    """One row of a table.
+
+    Attributes:
+        title: of the row.
+        module: of bench.peers, without the prefix.
+        python: the interpreter that runs it.
+        place: what it reads.
+        extra: further words of its command line.
+        does: what it does to an image.
+        firsts: seconds to the first batch, of each run.
+        cpu: CPU seconds for 10,000 images, of each run.
+    """
+
+    title: str
+    module: str
+    python: str
+    place: Path
+    extra: list[str]
+    does: str
+    firsts: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    arguments = _arguments()
+    machine = environment()
+    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    with tempfile.TemporaryDirectory(prefix="bench-engines-") as scratch:
+        sets = Sets(arguments, Path(scratch))
+        if arguments.device == "cuda":
+            from bench.engines_cuda import compare_on_gpu
+
+            tables = compare_on_gpu(arguments, sets)
+        else:
+            pythons = dict(pair.split("=", 1) for pair in arguments.python)
+            peers, machine["peers"] = _installed(arguments.peers, pythons)
+            tables = []
+            for name in arguments.sets.split(","):
+                contestants = _contestants(name, sets, peers)
+                tables += _compare(arguments, name, contestants)
+                sets.forget(name)
+    save(arguments.json, machine, tables)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("src", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--peers", default="all", help=f"of {','.join(PEERS)}; all; none")
+    parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH")
+    parser.add_argument("--workers", type=int, help="CPU: 2; cuda: as many as CPUs")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--sets", help="CPU: all five; cuda: s256,raw256")
+    parser.add_argument("--batch", type=int, help="CPU: 128; cuda: 512")
+    parser.add_argument("--images", type=int, help="at least so many images an epoch")
+    parser.add_argument("--json", type=Path, help="append the result to this file")
+    arguments = parser.parse_args()
+    cuda = arguments.device == "cuda"
+    arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(_BATCHES))
+    arguments.batch = arguments.batch or (512 if cuda else 128)
+    cpus = len(os.sched_getaffinity(0))
+    arguments.workers = arguments.workers or (cpus if cuda else 2)
+    for name in arguments.sets.split(","):
+        if name not in _BATCHES:
+            parser.error(f"--sets: expected some of {', '.join(_BATCHES)}, found {name}")
+    return arguments
+
+
+class Sets:
+    """The sets of images, made when they are asked for."""
+
+    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
+        self._src: Path = arguments.src.resolve()
+        self._batch, self._images = arguments.batch, arguments.images
+        self.workers: int = arguments.workers
+        self.scratch = scratch
+
+    def folder(self, name: str) -> Path:
+        """The set as a folder of class folders, repeated until an epoch is long enough."""
+        made = self.scratch / f"{name}-folder"
+        if made.exists():
+            return made
+        base = {"t32": "32x32", "raw32": "32x32", "raw256": "s256"}.get(name, name)
+        source = _folder(self._src, base, self.scratch)
+        files = sorted(file for file in source.glob("*/*") if file.is_file())
+        if not files:
+            raise SystemExit(f"{self._src}: expected class folders with images in them")
+        least = self._images or _BATCHES[name] * self._batch
+        for turn in range(-(-least // len(files))):
+            for file in files:
+                copy = made / file.parent.name / f"{turn:04d}-{file.name}"
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, copy)
+                except OSError:  # another file system
+                    shutil.copyfile(file, copy)
+        if source != self._src:
+            shutil.rmtree(source)
+            shutil.rmtree(self.scratch / f"{base}-source")
+        return made
+
+    def dataset(self, name: str) -> Path:
+        """The set as a dataset of fastdata's: webdataset, or memmap for pixels."""
+        from fastdata import convert
+
+        made = self.scratch / f"{name}-fastdata"
+        if made.exists():
+            return made
+        if name in RAW_SETS:
+            convert(self.folder(name), made, to="memmap", size=int(name[3:]))
+        else:
+            convert(self.folder(name), made, to="webdataset")
+        return made
+
+    def forget(self, name: str) -> None:
+        """Remove all that was made of a set."""
+        for made in self.scratch.glob(f"{name}-*"):
+            shutil.rmtree(made) if made.is_dir() else made.unlink()
+
+
+def _installed(chosen: str, pythons: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Peer -> the Python that runs it, and peer -> version; prints who is there and who is not."""
+    names = {"all": PEERS, "none": ()}.get(chosen, chosen.split(","))
+    found, versions = {}, {}
+    for name in names:
+        if name not in PEERS:
+            raise SystemExit(f"--peers: expected some of {', '.join(PEERS)}, found {name}")
+        python = pythons.get(name, sys.executable)
+        done = _run(python, name, ["check"])
+        if done.returncode:
+            install = importlib.import_module(f"bench.peers.{name}").INSTALL
+            print(f"  {name}: not installed: {install}")
+        else:
+            found[name], versions[name] = python, done.stdout.strip()
+            print(f"  {name}: {versions[name]}")
+    return found, versions
+
+
+def _run(python: str, module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [python, "-m", f"bench.peers.{module}", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+
+
+def _contestants(name: str, sets: Sets, peers: dict[str, str]) -> list[Contestant]:
+    """Everyone who takes part on a set, with what each reads made ready."""
+    does, made = ours.SETS[name], sets.dataset(name)
+    found = [
+        Contestant(f"fastdata {engine}", "ours", sys.executable, made, [engine], does)
+        for engine in ENGINES
+    ]
+    if name in ("orig", "s256"):
+        extra = ["workers", "antialias"]
+        title = "fastdata workers, antialias"
+        found.append(Contestant(title, "ours", sys.executable, made, extra, ours.ANTIALIAS))
+    for peer, python in peers.items():
+        module = importlib.import_module(f"bench.peers.{peer}")
+        if name not in module.SETS:
+            continue
+        does, place = module.SETS[name], sets.folder(name) if name in JPEG_SETS else made
+        if hasattr(module, "_prepare"):
+            source, place = place, sets.scratch / f"{name}-{peer}"
+            done = _run(python, peer, ["prepare", str(source), str(place), name, str(sets.workers)])
+            if done.returncode:
+                print(f"  {peer} on {name}: failed: {_last_line(done.stderr)}")
+                continue
+            remark = _last_line(done.stdout)
+            does = f"{does} ({remark})" if remark.startswith("quality") else does
+        for title, extra in module.TITLES.items():
+            found.append(Contestant(title, peer, python, place, extra, does))
+    return found
+
+
+def _compare(
+    arguments: argparse.Namespace, name: str, contestants: list[Contestant]
+) -> list[dict[str, Any]]:
+    """Measure a set; prints and returns its tables."""
+    able = []
+    for one in contestants:
+        done = None if one.module != "ours" else _rate(arguments, name, one, _TRIAL_SECONDS)
+        if done is not None and done.returncode:  # an engine that needs another device or format
+            print(f"  {one.title} on {name}: {_last_line(done.stderr)}")
+        else:
+            able.append(one)
+    rates = interleave(
+        {one.title: _measured(arguments, name, one) for one in able}, arguments.rounds
+    )
+    able = [one for one in able if not any(map(math.isnan, rates[one.title]))]
+    rates = {one.title: rates[one.title] for one in able}
+    if not able:
+        return []
+    size = 32 if name.endswith("32") else 224
+    title = (
+        f"{name}: images/s, {arguments.workers} workers, output {size}x{size} uint8, "
+        f"batch {arguments.batch}, load {os.getloadavg()[0]:.1f}"
+    )
+    baseline = next((base for base in _BASELINES if base in rates), able[0].title)
+    table = report(title, rates, baseline, "images/s", None)
+    reference = able[0].title  # the engine that fastdata itself would take
+    print(f"  {'':28}{'1st batch':>10}  CPU s/10,000  {reference} to it [90 % interval]")
+    for one in able:
+        middle, low, high = ratio(rates[reference], rates[one.title])
+        first, cpu = statistics.median(one.firsts), statistics.median(one.cpu)
+        print(
+            f"  {one.title:28}{first:>8.1f} s  {cpu:>12.2f}  {middle:.2f} [{low:.2f}, {high:.2f}]  "
+            f"{one.does}"
+        )
+        table["rows"][one.title] |= {
+            "does": one.does,
+            "first_batch_seconds": one.firsts,
+            "cpu_seconds_per_10000": one.cpu,
+            "reference_to_it": [middle, low, high],
+        }
+    return [table]
+
+
+def _measured(arguments: argparse.Namespace, name: str, one: Contestant) -> Callable[[], float]:
+    def measure() -> float:
+        done = _rate(arguments, name, one, arguments.seconds)
+        if done.returncode:
+            print(f"  {one.title} on {name}: failed: {_last_line(done.stderr)}")
+            return math.nan
+        first, cpu, rate = map(float, done.stdout.split()[-3:])
+        one.firsts.append(first)
+        one.cpu.append(cpu)
+        return rate
+
+    return measure
+
+
+def _rate(
+    arguments: argparse.Namespace, name: str, one: Contestant, seconds: float
+) -> subprocess.CompletedProcess[str]:
+    words = [name, str(arguments.batch), str(arguments.workers), str(seconds), *one.extra]
+    return _run(one.python, one.module, ["rate", str(one.place), *words])
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+if __name__ == "__main__":
+    main()
