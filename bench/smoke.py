@@ -23,13 +23,23 @@ def main() -> None:
             ("bench.scanning", "--files", "3000"),
             ("bench.checks", "--rounds", "1"),
             ("bench.memory", "--megapixels", "1"),
+            (
+                *("bench.engines", "--peers", "none", "--sets", "s256,raw32", "--rounds", "1"),
+                *("--seconds", "0.2", "--images", "600"),
+            ),
             ("bench.importing", "--rounds", "1"),
         ):
             command = [sys.executable, "-m", module, *options, "--json", str(result)]
-            if module in ("bench.loading", "bench.conversion", "bench.scanning", "bench.checks"):
+            if module in (
+                "bench.loading",
+                "bench.conversion",
+                "bench.scanning",
+                "bench.checks",
+                "bench.engines",
+            ):
                 command.insert(3, str(source))
             subprocess.run(command, check=True)
-        assert len(result.read_text().splitlines()) == 6
+        assert len(result.read_text().splitlines()) == 7
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def resample(
         left, top, width, height = box
         _scale_antialias(pixels, out, (left, top, left + width, top + height))
     else:
-        x, y, w, h = (int(edge) for edge in box)
+        x, y, w, h = int(box[0]), int(box[1]), int(box[2]), int(box[3])
         crop = pixels[max(y, 0) : max(y + h, 0), max(x, 0) : max(x + w, 0)]
         if crop.shape[0] < h or crop.shape[1] < w:  # only unscaled boxes reach outside
             out[:] = 0

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from fastdata.errors import UsageError
-from fastdata.machine import available_cpus, environment_count
+from fastdata.machine import (
+    available_cpus,
+    available_memory,
+    environment_count,
+    memory_limit,
+)
 
 V2 = "/sys/fs/cgroup/cpu.max"
 QUOTA, PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
@@ -81,3 +86,10 @@ def test_what_is_no_number_is_refused_by_the_variables_name(
     with pytest.raises(UsageError, match="variable RANK to be a number") as caught:
         environment_count("RANK", 0)
     assert repr(text) in str(caught.value)
+
+
+def test_memory_is_what_the_kernel_says() -> None:
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total = int(lines["MemTotal"].split()[0]) * 1024
+    assert 0 < available_memory() <= max(total, memory_limit())
+    assert memory_limit() > 0

@@ -18,8 +18,11 @@ def decode(
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """See :class:`fastdata.decode.Decode`."""
+    pixels: NDArray[np.uint8]
     if reduction == 1:
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, buffer=out)
+        pixels = simplejpeg.decode_jpeg(data, buffer=out)
+        if pixels.shape == (size[1], size[0], 3):  # check_size, without its cost for small images
+            return pixels if out is None else out
     else:
         # The smallest size that is at least this one is exactly 1/reduction.
         width, height = reduced(size, reduction)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -115,10 +116,10 @@ class Fetcher:
         whole = (len(plan), *shape, 3)
         images = None if into is not None else self._allocate(whole)
         array = self._array(images, into, whole)
-        for slot in range(len(plan)):
+        for slot, out in enumerate(array):
             if slot not in faults:
                 try:
-                    samples.draw(slot, array[slot], self._buffer)
+                    samples.draw(slot, out, self._buffer)
                 except (OSError, ValueError) as error:
                     faults[slot] = _fault(error)
         kept = self._kept(samples.plan, faults)
@@ -302,9 +303,11 @@ class _EncodedSamples:
             pixels = self._decode(data, (width, height), reduction)
             left, top, w, h = box
             box = (left / reduction, top / reduction, w / reduction, h / reduction)
-        elif box == (0, 0, width, height) and out.shape[:2] == (height, width):
+        elif box == (0, 0, width, height) and out.shape == (height, width, 3):
             pixels = self._decode(data, (width, height), out=out)
-            if pixels is out and not flip:
+            if pixels is out:
+                if flip:
+                    cv2.flip(out, 1, dst=out)
                 return
         else:
             pixels = self._decode(data, (width, height), out=buffer.shaped(width, height))

@@ -63,6 +63,9 @@ class SpanReader(Reader):
         return mapped[offset : offset + size]
 
     def _map(self, number: int) -> memoryview:
+        mapped = self._maps.get(number)
+        if mapped is not None and len(self._paths) <= self._most:  # no map is ever given up
+            return mapped
         with self._lock:
             mapped = self._maps.get(number)
             if mapped is not None:

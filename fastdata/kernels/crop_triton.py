@@ -1,4 +1,4 @@
-"""Crop, reduce, resize, flip and normalise by Triton: one pass over the output.
+"""Crop, reduce, resize, flip and normalise by Triton: one pass over the output's elements.
 
 The source is an address and not a tensor: it may be the GPU's own memory or the host's, registered
 with CUDA, which the GPU then reads over the bus.
@@ -16,8 +16,8 @@ from fastdata.kernels import COLUMNS, staging_stride
 
 __all__ = ["crop", "stage"]
 
-_CROP_ROWS = 16  # of the output, by one program
-_ROWS = 8  # of an image, by one program
+_BLOCK = 1024
+_ROWS = 8
 
 
 def crop(
@@ -34,7 +34,7 @@ def crop(
     read, and ``host_table`` is not needed."""
     address = source if isinstance(source, int) else source.data_ptr()
     count, height, width, _ = out.shape
-    grid = (count, triton.cdiv(height, _CROP_ROWS))
+    grid = (count, triton.cdiv(height * width * 3, _BLOCK))
     _crop_kernel[grid](
         address,
         table,
@@ -46,8 +46,7 @@ def crop(
         START=7 if staged else 0,
         COLUMNS=COLUMNS,
         NORMALISE=out.dtype != torch.uint8,
-        ROWS=_CROP_ROWS,
-        BLOCK=triton.next_power_of_2(width * 3),
+        BLOCK=_BLOCK,
     )
 
 
@@ -95,7 +94,6 @@ def _crop_kernel(
     START: tl.constexpr,
     COLUMNS: tl.constexpr,
     NORMALISE: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     sample = tl.program_id(0).to(tl.int64)
@@ -108,61 +106,59 @@ def _crop_kernel(
     how = tl.load(row + 5).to(tl.int32)
     reduction = how >> 1
     pixels = base.to(tl.pointer_type(tl.uint8))
+
+    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    wanted = element < height * width * 3
+    channel = element % 3
+    x = (element // 3) % width
+    y = element // (3 * width)
+    x = tl.where((how & 1) > 0, width - 1 - x, x)
+
+    # Half-pixel centres, the edge repeated, in whole numbers of 1 / (2 * size).
     length_x = box_width // reduction
     length_y = box_height // reduction
-
-    # Columns: once for all rows of this program.
-    element = tl.arange(0, BLOCK)
-    wanted = element < width * 3
-    channel = element % 3
-    x = element // 3
-    x = tl.where((how & 1) > 0, width - 1 - x, x)
-    # Half-pixel centres, the edge repeated, in whole numbers of 1 / (2 * size).
-    place = tl.minimum(tl.maximum((2 * x + 1) * length_x - width, 0), (length_x - 1) * 2 * width)
-    x0 = place // (2 * width)
-    weight_x = (place - x0 * 2 * width).to(tl.float32) / (2 * width)
+    place_x = tl.minimum(tl.maximum((2 * x + 1) * length_x - width, 0), (length_x - 1) * 2 * width)
+    place_y = tl.minimum(
+        tl.maximum((2 * y + 1) * length_y - height, 0), (length_y - 1) * 2 * height
+    )
+    x0 = place_x // (2 * width)
+    y0 = place_y // (2 * height)
+    weight_x = (place_x - x0 * 2 * width).to(tl.float32) / (2 * width)
+    weight_y = (place_y - y0 * 2 * height).to(tl.float32) / (2 * height)
     x1 = tl.minimum(x0 + 1, length_x - 1)
-    column0 = left + x0 * reduction
-    column1 = left + x1 * reduction
+    y1 = tl.minimum(y0 + 1, length_y - 1)
+
+    value = tl.zeros((BLOCK,), tl.float32)
+    for i in range(reduction):
+        top0 = top + y0 * reduction + i
+        top1 = top + y1 * reduction + i
+        in0 = wanted & (top0 >= 0) & (top0 < image_height)
+        in1 = wanted & (top1 >= 0) & (top1 < image_height)
+        for j in range(reduction):
+            left0 = left + x0 * reduction + j
+            left1 = left + x1 * reduction + j
+            is0 = (left0 >= 0) & (left0 < image_width)
+            is1 = (left1 >= 0) & (left1 < image_width)
+            at00 = (top0 * image_width + left0) * 3 + channel
+            at01 = (top0 * image_width + left1) * 3 + channel
+            at10 = (top1 * image_width + left0) * 3 + channel
+            at11 = (top1 * image_width + left1) * 3 + channel
+            v00 = tl.load(pixels + at00, mask=in0 & is0, other=0).to(tl.float32)
+            v01 = tl.load(pixels + at01, mask=in0 & is1, other=0).to(tl.float32)
+            v10 = tl.load(pixels + at10, mask=in1 & is0, other=0).to(tl.float32)
+            v11 = tl.load(pixels + at11, mask=in1 & is1, other=0).to(tl.float32)
+            upper = v00 * (1 - weight_x) + v01 * weight_x
+            lower = v10 * (1 - weight_x) + v11 * weight_x
+            value += upper * (1 - weight_y) + lower * weight_y
+    value /= (reduction * reduction).to(tl.float32)
+
+    value = tl.floor(value + 0.5)  # a level, as every engine has it before it normalises
     if NORMALISE:
         scale = tl.load(affine + channel)
         bias = tl.load(affine + 3 + channel)
-
-    for k in range(ROWS):
-        y = tl.program_id(1) * ROWS + k
-        if y < height:
-            place_y = tl.minimum(
-                tl.maximum((2 * y + 1) * length_y - height, 0), (length_y - 1) * 2 * height
-            )
-            y0 = place_y // (2 * height)
-            weight_y = (place_y - y0 * 2 * height).to(tl.float32) / (2 * height)
-            y1 = tl.minimum(y0 + 1, length_y - 1)
-            value = tl.zeros((BLOCK,), tl.float32)
-            for i in range(reduction):
-                row0 = top + y0 * reduction + i
-                row1 = top + y1 * reduction + i
-                in0 = wanted & (row0 >= 0) & (row0 < image_height)
-                in1 = wanted & (row1 >= 0) & (row1 < image_height)
-                upper = pixels + row0 * image_width * 3
-                lower = pixels + row1 * image_width * 3
-                for j in range(reduction):
-                    at0 = (column0 + j) * 3 + channel
-                    at1 = (column1 + j) * 3 + channel
-                    is0 = (column0 + j >= 0) & (column0 + j < image_width)
-                    is1 = (column1 + j >= 0) & (column1 + j < image_width)
-                    v00 = tl.load(upper + at0, mask=in0 & is0, other=0).to(tl.float32)
-                    v01 = tl.load(upper + at1, mask=in0 & is1, other=0).to(tl.float32)
-                    v10 = tl.load(lower + at0, mask=in1 & is0, other=0).to(tl.float32)
-                    v11 = tl.load(lower + at1, mask=in1 & is1, other=0).to(tl.float32)
-                    high = v00 + (v01 - v00) * weight_x
-                    low = v10 + (v11 - v10) * weight_x
-                    value += high + (low - high) * weight_y
-            value = value / (reduction * reduction).to(tl.float32)
-            value = tl.floor(value + 0.5)  # a level, as every engine has it before it normalises
-            if NORMALISE:
-                value = value * scale + bias
-            at = (sample * height + y) * width * 3 + element
-            tl.store(out + at, value.to(out.dtype.element_ty), mask=wanted)
+        value = value * scale + bias
+    at = sample * height * width * 3 + element
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=wanted)
 
 
 @triton.jit(do_not_specialize=["source"])
