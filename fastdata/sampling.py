@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fastdata.errors import UsageError
 from fastdata.hashing import derive_key, hash64
 
-__all__ = ["BatchSampler", "CopyChoice", "shuffled"]
+__all__ = ["BatchSampler", "Blocks", "CopyChoice", "shuffled"]
 
 _ORDER, _COPIES = 1, 6  # purpose words of the keys of this module, see hashing.derive_key
 SORT_LIMIT = 1 << 22
@@ -97,6 +97,46 @@ def _add_modulo(
     return np.where(x >= modulus, x - modulus, x)
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """An order that reads a disk in long pieces: blocks of neighbours are shuffled, then the
+    samples within each window of so many shuffled blocks.
+
+    Attributes:
+        size: samples of a block, neighbours in the dataset.
+        window: blocks whose samples are mixed.
+    """
+
+    size: int
+    window: int
+
+    def indices(self, n: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples at ``positions`` of this order of 0..n-1 named by ``key``."""
+        count = -(-n // self.size)
+        order = shuffled(count, derive_key(key, 0), np.arange(count))
+        # All blocks are full but the dataset's last one, which stands anywhere in the order.
+        short_at = int(np.flatnonzero(order == count - 1)[0])
+        missing = count * self.size - n
+
+        def begin(rank: NDArray[np.int64]) -> NDArray[np.int64]:
+            return rank * self.size - np.where(rank > short_at, missing, 0)
+
+        def rank_of(place: NDArray[np.int64]) -> NDArray[np.int64]:
+            late = place >= short_at * self.size + self.size - missing
+            return (place + np.where(late, missing, 0)) // self.size
+
+        windows = rank_of(positions) // self.window
+        places = np.empty_like(positions)
+        for window in np.unique(windows).tolist():
+            edges = np.array([window, window + 1]) * self.window
+            first, last = begin(np.minimum(edges, count)).tolist()
+            inside = windows == window
+            mixed = shuffled(last - first, derive_key(key, 1, window), positions[inside] - first)
+            places[inside] = first + mixed
+        rank = rank_of(places)
+        return order[rank] * self.size + places - begin(rank)
+
+
 class CopyChoice:
     """One copy of each source for each epoch.
 
@@ -140,6 +180,7 @@ class BatchSampler:
         batch_size: samples of one rank's batch.
         shuffle, drop_last: as in torch's DataLoader.
         rank, world_size: this process and the number of processes.
+        blocks: how to shuffle for a disk; None: all samples with all.
         choice: where an epoch shows one copy of each source, which one; ``n`` counts sources.
     """
 
@@ -149,6 +190,7 @@ class BatchSampler:
     drop_last: bool
     rank: int = 0
     world_size: int = 1
+    blocks: Blocks | None = None
     choice: CopyChoice | None = None
 
     def __post_init__(self) -> None:
@@ -204,8 +246,11 @@ class BatchSampler:
 
     def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Dataset indices at ``positions`` of epoch ``epoch``, int64 of the same shape."""
-        if self.shuffle:
-            positions = shuffled(self.n, derive_key(seed, _ORDER, epoch), positions)
+        key = derive_key(seed, _ORDER, epoch)
+        if self.shuffle and self.blocks is not None:
+            positions = self.blocks.indices(self.n, key, positions)
+        elif self.shuffle:
+            positions = shuffled(self.n, key, positions)
         if self.choice is not None:
             return self.choice.indices(seed, epoch, positions)
         return positions
