@@ -7,8 +7,6 @@ collate, and one object to pass on for each batch.
 from __future__ import annotations
 
 import multiprocessing.connection
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,16 +102,13 @@ class WorkersEngine(Engine):
             raise
 
     def _iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return iter(loader)
-        # torch would raise a worker's death from a signal handler, in the middle of whatever the
-        # training does; here it is raised where the next batch is asked for. A handler that an
-        # earlier DataLoader of the user's has installed stays, and does it all the same.
-        handler = signal.getsignal(signal.SIGCHLD)
         received = iter(loader)
-        if signal.getsignal(signal.SIGCHLD) is not handler and handler is not None:
-            signal.signal(signal.SIGCHLD, handler)
-            signal_handling._SIGCHLD_handler_set = False  # the user's later ones may install it
+        # torch would raise a worker's death from a signal handler, in the middle of whatever the
+        # training does; it is raised where the next batch is asked for instead. So the workers are
+        # taken from those that the handler looks after, which may be a DataLoader of the user's.
+        if getattr(received, "_worker_pids_set", False):
+            signal_handling._remove_worker_pids(id(received))  # type: ignore[attr-defined]
+            received._worker_pids_set = False  # type: ignore[attr-defined]
         return received
 
     def _dead_workers(self, seconds: float) -> bool:

@@ -6,7 +6,6 @@ Triton's run on the GPU where there is one, else in its interpreter, on the CPU.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from fastdata.recipe import Recipe
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # is read when a kernel is defined
 
 HEIGHT, WIDTH, COUNT = 37, 45, 7
 SCALE, BIAS = np.array([0.02, 0.018, 0.017]), np.array([-2.1, -2.0, -1.8])
