@@ -108,8 +108,7 @@ class DirectEngine(Engine):
 
     def _register(self) -> None:
         self._registration = Registration(
-            self._pixels.ctypes.data,
-            self._pixels.nbytes,
+            self._pixels,
             lambda done, total: _progress("registering", done, total),
         )
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastdata.engines import Unavailable
 from fastdata.machine import available_memory, memory_limit
@@ -28,20 +31,23 @@ _WILLNEED = 3  # madvise(2)
 
 
 class Registration:
-    """Pages of a mapping that a GPU may read, until :meth:`close`."""
+    """Pages of a mapping that a GPU may read, until :meth:`close` or the end of this object."""
 
     def __init__(
-        self, address: int, size: int, progress: Callable[[int, int], None] | None = None
+        self, array: NDArray[np.uint8], progress: Callable[[int, int], None] | None = None
     ) -> None:
         """
         Args:
-            address, size: in bytes, of memory inside a shared, read-only mapping of a file.
+            array: inside a shared, read-only mapping of a file.
             progress: called with the bytes that are registered and their total.
 
         Raises:
             Unavailable: it is refused, or would leave too little memory; the message says why.
         """
         self._chunks: list[int] = []
+        # Also where nobody closes it; the array is kept so long, and with it the mapping.
+        self._release = weakref.finalize(self, _release, self._chunks, array)
+        address, size = array.ctypes.data, array.nbytes
         start = address // mmap.PAGESIZE * mmap.PAGESIZE
         end = -(-(address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
         limit = memory_limit()
@@ -79,8 +85,12 @@ class Registration:
 
     def close(self) -> None:
         """Release the pages; what reads them must have ended."""
-        while self._chunks:
-            _cudart().cudaHostUnregister(self._chunks.pop())
+        self._release()
+
+
+def _release(chunks: list[int], array: NDArray[np.uint8]) -> None:
+    while chunks:
+        _cudart().cudaHostUnregister(chunks.pop())
 
 
 def _cudart() -> Any:
