@@ -105,7 +105,7 @@ class Jpeg:
         """The coding process in words: ``"baseline"``, ``"progressive"``, ..."""
         return _PROCESSES.get(self.marker, "hierarchical")
 
-    @property
+    @cached_property
     def colours(self) -> str:
         """``"grey"``, ``"YCbCr"``, ``"RGB"``, ``"CMYK"`` or ``"YCCK"``, by libjpeg's conventions;
         empty for another number of components."""
@@ -341,10 +341,11 @@ def _markers(data: bytes, start: int) -> list[int]:
     0 stands for the byte itself, 0xFF for nothing."""
     if len(data) - start < _SMALL:
         return [match.start() for match in _MARKER.finditer(data, start)]
-    view = np.frombuffer(data, np.uint8)
-    at = np.flatnonzero(view[start:-1] == 0xFF) + start
+    view = np.frombuffer(data, np.uint8, offset=start)
+    at = (view[:-1] == 0xFF).nonzero()[0]
     kinds = view[at + 1]
-    found: list[int] = at[(kinds != 0) & (kinds != 0xFF)].tolist()
+    kinds -= 1  # 0 wraps, so that one comparison tells both
+    found: list[int] = (at[kinds < 0xFE] + start).tolist()
     return found
 
 
