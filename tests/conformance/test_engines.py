@@ -2,7 +2,7 @@
 
 ``fastdata.recipe.draw`` decides boxes, flips and reduction factors (its own tests hold it to
 torchvision's distributions). Here they are carried out a second time, by Pillow and numpy in
-float64, as DESIGN's section on resampling has it:
+float64, by the rules of resampling:
 
     decode, for a JPEG at 1/reduction by libjpeg's own scaling; else average whole blocks
     -> cut out the box -> bilinear with half-pixel centres, edges repeated -> mirror

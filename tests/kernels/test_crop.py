@@ -39,7 +39,7 @@ def images() -> NDArray[np.uint8]:
 
 
 def expected(image: NDArray[np.uint8], plan: BatchPlan, slot: int, side: int) -> NDArray[Any]:
-    """What DESIGN's rules make of a sample, float64 levels, not rounded."""
+    """What the rules of resampling make of a sample, float64 levels."""
     assert plan.boxes is not None
     assert plan.flips is not None
     assert plan.reductions is not None
