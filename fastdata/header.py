@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
-from fastdata.jpeg import Jpeg, read_jpeg
+from fastdata.jpeg import EXIF_ORIENTATION, Jpeg, read_jpeg
 
 __all__ = ["FORMATS", "MAX_PIXELS", "Header", "quiet_pillow", "read_header"]
 
@@ -21,7 +21,6 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 _WARNINGS_LOCK = threading.Lock()
 MAX_PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb
-_EXIF_ORIENTATION = 0x0112
 _HUFFMAN_DCT = frozenset({0xC0, 0xC1, 0xC2})
 _LUMA_SAMPLINGS = frozenset({(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)})
 _STRANGERS = {  # what else is found under an image's name, by its first bytes or those from 4 on
@@ -159,7 +158,7 @@ def quiet_pillow() -> Iterator[None]:
 def _pillow_orientation(image: Image.Image) -> int:
     """EXIF orientation; 1 where it is absent or damaged."""
     try:
-        orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     except Exception:  # a damaged EXIF block does not stand in the way of good pixels
         return 1
     return orientation if orientation in range(1, 9) else 1

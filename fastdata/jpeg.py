@@ -10,15 +10,16 @@ from functools import cached_property
 
 import numpy as np
 
-__all__ = ["Component", "Jpeg", "Scan", "exif_orientation", "read_jpeg"]
+__all__ = ["EXIF_ORIENTATION", "Component", "Jpeg", "Scan", "read_jpeg"]
 
+EXIF_ORIENTATION = 0x0112
+"""The tag, of EXIF and of TIFF."""
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _DHT, _DAC, _DNL, _DRI = 0xC4, 0xCC, 0xDC, 0xDD
 _APP0, _APP1, _APP2, _APP14, _COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
 _SOF = frozenset(range(0xC0, 0xD0)) - {_DHT, 0xC8, _DAC}  # three others share the range
 _RST = range(0xD0, 0xD8)
 _STANDALONE = frozenset({0x01, *_RST})  # markers without a length
-_EXIF_ORIENTATION = 0x0112
 _PROCESSES = {
     0xC0: "baseline",
     0xC1: "extended sequential",
@@ -184,7 +185,7 @@ def read_jpeg(data: bytes) -> Jpeg:
             jpeg.metadata.append((start, position))
             if marker == _APP1 and data[body : body + 6] == b"Exif\0\0":
                 jpeg.exif.append((start, position))
-                jpeg.orientation = exif_orientation(data[body + 6 : position])
+                jpeg.orientation = _exif_orientation(data[body + 6 : position])
     if not jpeg.marker:
         raise ValueError("damaged JPEG: a scan without a frame header")
     if not jpeg.width or not jpeg.height:
@@ -349,7 +350,7 @@ def _markers(data: bytes, start: int) -> list[int]:
     return found
 
 
-def exif_orientation(tiff: bytes) -> int:
+def _exif_orientation(tiff: bytes) -> int:
     """The orientation tag of an EXIF block's first directory; 1 where it is absent or damaged."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
@@ -360,7 +361,7 @@ def exif_orientation(tiff: bytes) -> int:
     (count,) = struct.unpack_from(order + "H", tiff, offset)
     for entry in range(offset + 2, min(offset + 2 + 12 * count, len(tiff) - 11), 12):
         tag, kind = struct.unpack_from(order + "HH", tiff, entry)
-        if tag == _EXIF_ORIENTATION and kind in (3, 4):  # SHORT, and LONG as some programs have it
+        if tag == EXIF_ORIENTATION and kind in (3, 4):  # SHORT, and LONG as some programs have it
             (value,) = struct.unpack_from(order + " HI"[kind - 2], tiff, entry + 8)
             return value if 1 <= value <= 8 else 1
     return 1

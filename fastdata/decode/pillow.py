@@ -11,6 +11,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from fastdata.decode import check_size, upright
 from fastdata.header import FORMATS, quiet_pillow
+from fastdata.jpeg import EXIF_ORIENTATION
 
 __all__ = ["decode", "decode_unusual", "to_rgb"]
 
@@ -58,7 +59,7 @@ def decode_unusual(data: bytes | memoryview) -> NDArray[np.uint8]:
         with quiet_pillow(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             turned = 1
             if isinstance(image, TiffImageFile):  # Pillow turns these while it loads them
-                turned = image.tag_v2.get(0x0112, 1)
+                turned = image.tag_v2.get(EXIF_ORIENTATION, 1)
             image.load()
             return upright(to_rgb(image), {6: 8, 8: 6}.get(turned, turned))
     except UnidentifiedImageError:
