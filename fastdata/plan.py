@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastdata.recipe import Recipe, draw
 
-__all__ = ["BatchPlan", "plan_batches"]
+__all__ = ["BatchPlan", "join_plans", "plan_batches"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,26 @@ class BatchPlan:
         columns = self.indices.tolist(), map(tuple, boxes), self.flips.tolist()
         return list(zip(*columns, self.reductions.tolist(), strict=True))
 
+    def unscaled(self, height: int, width: int) -> bool:
+        """Whether every box has the size of the output, so that pixels are only copied."""
+        assert self.boxes is not None
+        return bool((self.boxes[:, 2:] == (width, height)).all())
+
     def with_sizes(self, recipe: Recipe, sizes: NDArray[np.int32]) -> BatchPlan:
         """The same plan with its draws made for images of ``sizes`` (int32 [B, 2])."""
         boxes, flips, reductions = draw(recipe, self.key, self.indices, sizes)
         return replace(self, boxes=boxes, flips=flips, reductions=reductions)
+
+
+def join_plans(plans: list[BatchPlan]) -> BatchPlan:
+    """The plan of several batches of an epoch as of one."""
+    if len(plans) == 1:
+        return plans[0]
+    columns = [(plan.indices, plan.boxes, plan.flips, plan.reductions) for plan in plans]
+    joined: list[Any] = [
+        None if parts[0] is None else np.concatenate(parts) for parts in zip(*columns, strict=True)
+    ]
+    return BatchPlan(plans[0].key, *joined)
 
 
 def plan_batches(

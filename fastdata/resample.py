@@ -9,7 +9,7 @@ from PIL import Image
 
 from fastdata.recipe import Recipe
 
-__all__ = ["copy_boxes", "resample", "resampling"]
+__all__ = ["copy_boxes", "mirror", "resample", "resampling"]
 
 
 def resampling(recipe: Recipe) -> dict[str, bool]:
@@ -112,10 +112,15 @@ def copy_boxes(
         windows = np.lib.stride_tricks.sliding_window_view(padded, out.shape[1:3], (1, 2))
         chosen = windows[np.arange(len(out)), top - low_y, left - low_x]  # [B, 3, h, w]
         np.copyto(out, chosen.transpose(0, 2, 3, 1))
+    mirror(out, flips)
+
+
+def mirror(images: NDArray[np.uint8], flips: NDArray[np.bool_]) -> None:
+    """Mirror those of the images [B, h, w, 3] left and right whose flip is set, in place."""
     mirrored = np.flatnonzero(flips)
     if mirrored.size:
         # A stack of images is one tall image, which is mirrored at once.
-        stack = np.take(out, mirrored, axis=0, mode="clip")
-        tall = stack.reshape(-1, out.shape[2], 3)
+        stack = np.take(images, mirrored, axis=0, mode="clip")
+        tall = stack.reshape(-1, images.shape[2], 3)
         cv2.flip(tall, 1, dst=tall)
-        out[mirrored] = stack
+        images[mirrored] = stack

@@ -1,8 +1,8 @@
 """Encoded bytes -> pixels.
 
-A decoder is a function ``decode(data, size, reduction=1, out=None)`` in a file of its own, listed
-in :data:`fastdata.registry.DECODERS`. It takes plain JPEGs (see :class:`fastdata.header.Header`);
-:func:`decode_any` takes whatever Pillow can read.
+A decoder is a function ``decode(data, size, reduction=1, out=None, rows=None)`` in a file of its
+own, listed in :data:`fastdata.registry.DECODERS`. It takes plain JPEGs (see
+:class:`fastdata.header.Header`); :func:`decode_any` takes whatever Pillow can read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Decode(Protocol):
         size: tuple[int, int],
         reduction: int = 1,
         out: NDArray[np.uint8] | None = None,
+        rows: int | None = None,
     ) -> NDArray[np.uint8]:
         """Decode a plain JPEG.
 
@@ -34,12 +35,16 @@ class Decode(Protocol):
             size: its width and height in pixels, from its header.
             reduction: 1, 2, 4 or 8: decode to 1/reduction of the size, rounded up.
             out: uint8 [h, w, 3], C-contiguous: decode into it, where the decoder can.
+            rows: how many rows of the image are needed, from its top; None: all. A decoder that
+                can stops below them.
 
         Returns:
-            uint8 [h, w, 3], RGB; ``out`` itself where that was used.
+            uint8 [h, w, 3], RGB, or its first rows where ``rows`` allows; ``out`` itself where
+            that was used, or its first rows.
 
         Raises:
-            ValueError: the data is damaged, or is not of ``size``.
+            ValueError: the data is damaged as far as it was looked at, ends early, or is not of
+                ``size``.
         """
 
 

@@ -24,8 +24,9 @@ def decode(
     size: tuple[int, int],
     reduction: int = 1,
     out: NDArray[np.uint8] | None = None,
+    rows: int | None = None,
 ) -> NDArray[np.uint8]:
-    """See :class:`fastdata.decode.Decode`; ``out`` is filled by a copy."""
+    """See :class:`fastdata.decode.Decode`; ``out`` is filled by a copy, and always whole."""
     try:
         with quiet_pillow(), Image.open(io.BytesIO(data)) as image:
             if reduction > 1:

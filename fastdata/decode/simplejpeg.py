@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
@@ -10,14 +12,24 @@ from fastdata.decode import check_size, reduced
 
 __all__ = ["decode"]
 
+_MOST_MCU_ROWS = 16  # of pixels in a row of MCUs, for every sampling but the rarest
+_SEQUENTIAL = (0xC0, 0xC1)
+_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker")
+
 
 def decode(
     data: bytes | memoryview,
     size: tuple[int, int],
     reduction: int = 1,
     out: NDArray[np.uint8] | None = None,
+    rows: int | None = None,
 ) -> NDArray[np.uint8]:
     """See :class:`fastdata.decode.Decode`."""
+    if rows is not None:
+        # Where chroma is interpolated, the last row looks at the one below it.
+        kept = -(-(rows + reduction) // _MOST_MCU_ROWS) * _MOST_MCU_ROWS
+        if kept < size[1]:
+            return _decode_top(data, size, kept, reduction, out)
     pixels: NDArray[np.uint8]
     if reduction == 1:
         pixels = simplejpeg.decode_jpeg(data, buffer=out)
@@ -29,3 +41,43 @@ def decode(
         pixels = simplejpeg.decode_jpeg(data, min_width=width, min_height=height, buffer=out)
     check_size(pixels, size, reduction)
     return pixels if out is None else out  # the library returns a view of out
+
+
+def _decode_top(
+    data: bytes | memoryview,
+    size: tuple[int, int],
+    kept: int,
+    reduction: int,
+    out: NDArray[np.uint8] | None,
+) -> NDArray[np.uint8]:
+    """Decode the first ``kept`` rows, a multiple of an MCU's: the frame header is told that there
+    are no more. The decoder then warns of the data that is left over, and of nothing before it;
+    of a file that ends early it warns first."""
+    at = _stored_height(data)
+    if at is None or bytes(data[at : at + 4]) != size[1].to_bytes(2, "big") + size[0].to_bytes(
+        2, "big"
+    ):
+        return decode(data, size, reduction, out)  # which finds what is wrong
+    part = bytearray(data)
+    part[at : at + 2] = kept.to_bytes(2, "big")
+    width, height = reduced((size[0], kept), reduction)
+    pixels = np.empty((height, width, 3), np.uint8) if out is None else out[:height]
+    try:
+        simplejpeg.decode_jpeg(part, min_width=width, min_height=height, buffer=pixels)
+    except ValueError as error:
+        if _REST.match(str(error)) is None:
+            raise
+    return pixels
+
+
+def _stored_height(data: bytes | memoryview) -> int | None:
+    """Where a sequential JPEG's frame header has the height; None where no such header is found."""
+    position = 2
+    try:
+        while data[position] == 0xFF:
+            if data[position + 1] in _SEQUENTIAL:
+                return position + 5
+            position += 2 + (data[position + 2] << 8 | data[position + 3])
+    except IndexError:
+        pass
+    return None

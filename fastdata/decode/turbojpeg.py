@@ -33,8 +33,10 @@ def decode(
     size: tuple[int, int],
     reduction: int = 1,
     out: NDArray[np.uint8] | None = None,
+    rows: int | None = None,
 ) -> NDArray[np.uint8]:
-    """See :class:`fastdata.decode.Decode`; warnings of the library count as damage."""
+    """See :class:`fastdata.decode.Decode`; warnings of the library count as damage, and all rows
+    are decoded."""
     library, rgb = _library()
     try:
         with warnings.catch_warnings():

@@ -11,28 +11,22 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
-from fastdata.decode import Decode, PixelBuffer, decode_any
+from fastdata.decode import Decode, PixelBuffer
 from fastdata.engines import Settings, Skipped
+from fastdata.engines.samples import NO_SIZE, EncodedSamples, PixelSamples, fault_of
 from fastdata.engines.slots import Slots
-from fastdata.errors import DataError, FastdataError, ImageError, StorageError, UsageError
-from fastdata.files import SYSTEM_FAULTS
-from fastdata.formats import Reader
-from fastdata.header import read_header
+from fastdata.errors import DataError, ImageError, UsageError
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe, sample_seeds
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
-from fastdata.resample import resample, resampling
 from fastdata.seeding import seed_generators
 
 __all__ = ["Fetcher", "HostBatch"]
-
-_NO_SIZE = (1, 1)  # stands in for a sample whose header cannot be read
 
 
 class HostBatch:
@@ -105,23 +99,24 @@ class Fetcher:
         if self._decode is None:
             self._decode = load(DECODERS, self._decoder, "decoder")
         faults: dict[int, str] = {}
-        samples: _EncodedSamples | _PixelSamples
+        samples: EncodedSamples | PixelSamples
         if self._dataset.encoded:
-            samples = _EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
+            samples = EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
         else:
-            samples = _PixelSamples(self._dataset, self._recipe, plan)
+            samples = PixelSamples(self._dataset, self._recipe, plan)
         if self._transform is not None:
             return self._transformed(samples, faults)
         shape = self._shape(samples, faults)
         whole = (len(plan), *shape, 3)
         images = None if into is not None else self._allocate(whole)
         array = self._array(images, into, whole)
-        for slot, out in enumerate(array):
-            if slot not in faults:
-                try:
-                    samples.draw(slot, out, self._buffer)
-                except (OSError, ValueError) as error:
-                    faults[slot] = _fault(error)
+        if not samples.draw_small(array, self._buffer, faults):
+            for slot, out in enumerate(array):
+                if slot not in faults:
+                    try:
+                        samples.draw(slot, out, self._buffer)
+                    except (OSError, ValueError) as error:
+                        faults[slot] = fault_of(error)
         kept = self._kept(samples.plan, faults)
         if faults and self._training:
             array[list(faults)] = array[kept[next(iter(faults))]]
@@ -133,13 +128,13 @@ class Fetcher:
         return batch
 
     def _shape(
-        self, samples: _EncodedSamples | _PixelSamples, faults: dict[int, str]
+        self, samples: EncodedSamples | PixelSamples, faults: dict[int, str]
     ) -> tuple[int, int]:
         """Height and width of the output."""
         if self._recipe.size is not None:
             return self._recipe.size, self._recipe.size
         good = [slot for slot in range(len(samples.plan)) if slot not in faults]
-        width, height = samples.sizes[good[0]] if good else _NO_SIZE
+        width, height = samples.sizes[good[0]] if good else NO_SIZE
         for slot in good:
             if tuple(samples.sizes[slot]) != (width, height):
                 other_width, other_height = samples.sizes[slot]
@@ -208,7 +203,7 @@ class Fetcher:
         return HostBatch(images, self._dataset.labels[indices], indices, skipped)
 
     def _transformed(
-        self, samples: _EncodedSamples | _PixelSamples, faults: dict[int, str]
+        self, samples: EncodedSamples | PixelSamples, faults: dict[int, str]
     ) -> HostBatch:
         """Hand each image to the user's transform and stack what comes back."""
         assert self._transform is not None
@@ -225,7 +220,7 @@ class Fetcher:
                 try:
                     samples.draw(slot, image, self._buffer)
                 except (OSError, ValueError) as error:
-                    faults[slot] = _fault(error)
+                    faults[slot] = fault_of(error)
                     continue
                 seed_generators(seeds[slot])
                 try:
@@ -243,99 +238,3 @@ class Fetcher:
         rows = [results[slot] for slot in kept.tolist()]
         images = torch.utils.data.default_collate(rows) if rows else None
         return self._finish(images, samples.plan, kept, faults)
-
-
-class _EncodedSamples:
-    """The samples of a plan in a format of encoded images."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        recipe: Recipe,
-        decode: Decode,
-        plan: BatchPlan,
-        faults: dict[int, str],
-    ) -> None:
-        self._decode = decode
-        self._how = resampling(recipe)
-        self._reader: Reader = dataset.reader
-        self._early: dict[int, bytes] = {}  # slot -> data that was read for its header
-        self._unusual: set[int] = set()
-        if dataset.plain:
-            self.sizes = dataset.sizes[plan.indices].tolist()
-        else:
-            self.sizes = self._read_headers(plan, faults)
-            plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
-        self.plan = plan
-        self._rows = plan.rows()
-
-    def _read_headers(self, plan: BatchPlan, faults: dict[int, str]) -> list[tuple[int, int]]:
-        sizes = []
-        for slot, index in enumerate(plan.indices.tolist()):
-            try:
-                data = bytes(self._reader.read(index))
-                header = read_header(data)
-            except (OSError, ValueError) as error:
-                faults[slot] = _fault(error)
-                sizes.append(_NO_SIZE)
-                continue
-            self._early[slot] = data
-            sizes.append((header.width, header.height))
-            if not header.plain:
-                self._unusual.add(slot)
-        return sizes
-
-    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
-        """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3].
-
-        Raises:
-            OSError, ValueError: it cannot be read, or is damaged.
-        """
-        index, box, flip, reduction = self._rows[slot]
-        data = self._early.pop(slot) if self._early else self._reader.read(index)
-        if slot in self._unusual:
-            pixels = decode_any(data, self._decode)
-            resample(pixels, box, flip, out, reduction=reduction, **self._how)
-            return
-        width, height = self.sizes[slot]
-        if reduction > 1:
-            # The JPEG's own scaling replaces the box average; the box is on its grid.
-            pixels = self._decode(data, (width, height), reduction)
-            left, top, w, h = box
-            box = (left / reduction, top / reduction, w / reduction, h / reduction)
-        elif box == (0, 0, width, height) and out.shape == (height, width, 3):
-            pixels = self._decode(data, (width, height), out=out)
-            if pixels is out:
-                if flip:
-                    cv2.flip(out, 1, dst=out)
-                return
-        else:
-            pixels = self._decode(data, (width, height), out=buffer.shaped(width, height))
-        resample(pixels, box, flip, out, **self._how)
-
-
-class _PixelSamples:
-    """The samples of a plan in a format of pixels."""
-
-    def __init__(self, dataset: Dataset, recipe: Recipe, plan: BatchPlan) -> None:
-        self._pixels = dataset.pixels
-        self._how = resampling(recipe)
-        self.plan = plan
-        self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
-        self._rows = plan.rows()
-
-    def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
-        """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
-        index, box, flip, reduction = self._rows[slot]
-        resample(self._pixels[index], box, flip, out, reduction=reduction, **self._how)
-
-
-def _fault(error: OSError | ValueError) -> str:
-    """What is wrong with a sample, in words; raises where it is not the sample that is at fault."""
-    if isinstance(error, FastdataError):
-        raise error
-    if isinstance(error, OSError):
-        if error.errno in SYSTEM_FAULTS:
-            raise StorageError(f"cannot read a sample: {error}; check the disk") from error
-        return error.strerror or str(error)
-    return str(error)

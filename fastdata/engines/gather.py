@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +23,14 @@ from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
 from fastdata.machine import available_cpus, available_memory, environment_count
-from fastdata.plan import BatchPlan
+from fastdata.plan import BatchPlan, join_plans
 from fastdata.resample import copy_boxes, resample, resampling
 
 __all__ = ["GatherEngine"]
 
 _PREFETCH = 2
 _LEAST_SHARE = 1 << 20  # bytes of images that are worth a thread's attention
+_TOGETHER, _TOGETHER_BYTES = 8, 2 << 20  # the most batches that are gathered as one
 _MOST_OF_MEMORY = 0.8
 
 
@@ -52,6 +55,9 @@ class GatherEngine(Engine):
         )
         pixels = settings.dataset.pixels
         self._sample_bytes = pixels.nbytes // len(pixels)
+        # What a batch costs beside its pixels is most of the time of small ones: several are one.
+        batch_bytes = settings.batch_size * self._sample_bytes
+        self._together = 1 if on_cuda else max(1, min(_TOGETHER, _TOGETHER_BYTES // batch_bytes))
         self._reads_ahead = pixels.nbytes > _MOST_OF_MEMORY * available_memory()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -68,24 +74,26 @@ class GatherEngine(Engine):
         ahead = Ahead(self.settings.device, min(1, self._prefetch))
         return ahead.run(self._gathered(plans), self._target.finish)
 
-    def _gathered(self, plans: Iterator[BatchPlan]) -> Iterator[_Work]:
+    def _gathered(self, plans: Iterator[BatchPlan]) -> Iterator[Any]:
         """Batches whose rows are there, in order; the next ones are being gathered."""
         started: deque[_Work] = deque()
         try:
-            for plan in plans:
-                started.append(self._start(plan))
+            while group := list(islice(plans, self._together)):
+                started.append(self._start(group))
                 if len(started) > self._prefetch:
-                    yield started.popleft().done()
+                    yield from self._target.parts(started.popleft().done())
             while started:
-                yield started.popleft().done()
+                yield from self._target.parts(started.popleft().done())
         finally:
             for work in started:  # the iteration was abandoned: its buffers are used again
                 work.cancel()
 
-    def _start(self, plan: BatchPlan) -> _Work:
+    def _start(self, plans: list[BatchPlan]) -> _Work:
+        plan = join_plans(plans)
         if self._reads_ahead:
             self.settings.dataset.reader.will_need(plan.indices)
         work = self._target.begin(plan)
+        work.sizes = [len(one) for one in plans]
         fair = -(-len(plan) // max(1, self.num_workers))
         size = min(len(plan), max(fair, 1, _LEAST_SHARE // self._sample_bytes))
         for first in range(0, len(plan), size):
@@ -114,11 +122,12 @@ class GatherEngine(Engine):
 
 @dataclass
 class _Work:
-    """A batch that is being gathered."""
+    """Batches that are being gathered as one."""
 
     plan: BatchPlan
     gather: Callable[[range], None]
-    images: torch.Tensor | None = None
+    sizes: list[int] = field(default_factory=list)
+    images: NDArray[np.uint8] | None = None
     buffer: PinnedBuffer | None = None
     table: NDArray[np.int64] | None = None
     futures: list[Future[None]] = field(default_factory=list)
@@ -135,6 +144,10 @@ class _Work:
         wait(self.futures)
 
 
+_HostPart = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]
+"""Images, labels and indices of one batch."""
+
+
 class _HostBatches:
     """Batches on the CPU: a thread crops and resizes a share of the samples into place."""
 
@@ -147,15 +160,9 @@ class _HostBatches:
         self._labels = settings.dataset.labels
 
     def begin(self, plan: BatchPlan) -> _Work:
-        images = torch.empty((len(plan), *self._size, 3), dtype=torch.uint8)
-        gather = self._copy if self._copies(plan) else self._resample
-        return _Work(plan, gather(plan, images.numpy()), images)
-
-    def _copies(self, plan: BatchPlan) -> bool:
-        """Whether nothing is scaled."""
-        assert plan.boxes is not None
-        height, width = self._size
-        return bool((plan.boxes[:, 2:] == (width, height)).all())
+        images = np.empty((len(plan), *self._size, 3), np.uint8)
+        gather = self._copy if plan.unscaled(*self._size) else self._resample
+        return _Work(plan, gather(plan, images), images=images)
 
     def _copy(self, plan: BatchPlan, out: NDArray[np.uint8]) -> Callable[[range], None]:
         assert plan.boxes is not None
@@ -178,11 +185,18 @@ class _HostBatches:
 
         return gather
 
-    def finish(self, work: _Work) -> Batch:
+    def parts(self, work: _Work) -> Iterator[_HostPart]:
+        """The batches, whose tensors share nothing but a block of memory."""
         assert work.images is not None
-        indices = work.plan.indices
-        labels = torch.from_numpy(self._labels[indices])
-        return Batch(self._finisher.images(work.images), labels, torch.from_numpy(indices), [])
+        labels, start = self._labels[work.plan.indices], 0
+        for size in work.sizes:
+            part = slice(start, start + size)
+            yield work.images[part], labels[part], work.plan.indices[part]
+            start += size
+
+    def finish(self, part: _HostPart) -> Batch:
+        images, labels, indices = map(torch.from_numpy, part)
+        return Batch(self._finisher.images(images), labels, indices, [])
 
     def explain(self) -> list[str]:
         return []
@@ -221,6 +235,10 @@ class _DeviceBatches:
             np.take(source, rows, axis=0, out=target[begin : begin + len(rows)], mode="clip")
 
         return _Work(plan, gather, buffer=buffer, table=table)
+
+    def parts(self, work: _Work) -> Iterator[_Work]:
+        """The one batch."""
+        yield work
 
     def finish(self, work: _Work) -> Batch:
         assert work.buffer is not None

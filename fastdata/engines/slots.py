@@ -1,7 +1,8 @@
-"""Batches in shared memory that worker processes fill and a GPU copies from, again and again.
+"""Batches in shared memory that worker processes fill, again and again.
 
-A batch of its own for each plan would be new pages every time, and one more copy to pinned memory.
-The memory is anonymous (memfd), so that a small /dev/shm does not limit it.
+A batch of its own for each plan would be new pages every time, a descriptor to send, and for a GPU
+one more copy to pinned memory. The memory is anonymous (memfd), so that a small /dev/shm does not
+limit it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import weakref
 from collections import deque
 from typing import Any
 
@@ -22,8 +24,8 @@ __all__ = ["Slots"]
 class Slots:
     """``count`` pieces of ``size`` bytes; picklable to processes of this user on this machine.
 
-    Who made it hands slots out: :meth:`take` gives one that nobody uses, :meth:`give_back` returns
-    it with the event after which its contents are no longer read.
+    Who made it hands slots out: :meth:`take` gives one that nobody uses. It comes back by
+    :meth:`give_back`, or with the death of the array that :meth:`lend` made of it.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -34,6 +36,7 @@ class Slots:
         self._owner = os.getpid()
         self._map()
         self._free = deque(range(count))
+        self._lent: set[int] = set()
         self._read: deque[tuple[int, torch.cuda.Event]] = deque()
         self._registered = False
 
@@ -64,27 +67,43 @@ class Slots:
             with contextlib.suppress(RuntimeError):  # else the next call reports it
                 torch.zeros(1, device="cuda")
 
-    def take(self) -> int:
-        """A slot that nobody uses; waits until one is no longer read."""
+    def take(self) -> int | None:
+        """A slot that nobody uses; waits for one that is only read by a GPU. None where all that
+        are left are lent."""
         while self._read and (not self._free or _passed(self._read[0][1])):
             slot, event = self._read.popleft()
             event.synchronize()
             self._free.append(slot)
-        return self._free.popleft()
+        return self._free.popleft() if self._free else None
 
-    def give_back(self, slot: int, event: torch.cuda.Event) -> None:
+    def give_back(self, slot: int, event: torch.cuda.Event | None = None) -> None:
         """Return a slot whose contents are read until ``event``."""
-        self._read.append((slot, event))
+        if event is None:
+            self._free.append(slot)
+        else:
+            self._read.append((slot, event))
+
+    def lend(self, slot: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """The slot's array, which keeps the slot until nobody refers to it or to its memory."""
+        array = self.array(slot, shape)
+        self._lent.add(slot)
+        weakref.finalize(array, self._ended, slot).atexit = False
+        return array
+
+    def _ended(self, slot: int) -> None:
+        self._lent.discard(slot)
+        self._free.append(slot)
 
     def reset(self) -> None:
-        """All slots are free: those who filled them have ended, or were abandoned."""
+        """All slots that are not lent are free: those who filled them have ended, or were
+        abandoned."""
         for _, event in self._read:
             event.synchronize()
         self._read.clear()
-        self._free = deque(range(self._count))
+        self._free = deque(slot for slot in range(self._count) if slot not in self._lent)
 
     def close(self) -> None:
-        """Release the memory."""
+        """Release the memory; what is lent stays until its user has ended."""
         self.reset()
         if self._registered:
             torch.cuda.cudart().cudaHostUnregister(self._array.ctypes.data)  # type: ignore[no-untyped-call]

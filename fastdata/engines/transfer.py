@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from fastdata.engines.slots import Slots
 from fastdata.recipe import Recipe
 
 __all__ = ["Finisher", "affine"]
@@ -35,6 +36,16 @@ class Finisher:
             return images
         floats = images.to(torch.float32).mul_(self._scale).add_(self._bias)
         return floats.to(self._dtype)
+
+    def from_slot(self, slots: Slots, slot: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """The same from a slot, which comes back to ``slots`` when its memory is no longer used."""
+        on_gpu = self._device.type == "cuda"
+        if not on_gpu and self._dtype == torch.uint8:
+            return self.images(torch.from_numpy(slots.lend(slot, shape)))
+        images = self.images(torch.from_numpy(slots.array(slot, shape)))
+        stream = torch.cuda.current_stream(self._device) if on_gpu else None
+        slots.give_back(slot, stream.record_event() if stream is not None else None)
+        return images
 
     def labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Move labels to the device."""

@@ -6,8 +6,9 @@ collate, and one object to pass on for each batch.
 
 from __future__ import annotations
 
-import multiprocessing.connection
+import select
 from collections.abc import Callable, Iterator
+from itertools import chain, islice, repeat
 from typing import Any
 
 import cv2
@@ -39,7 +40,8 @@ _NO_ROOM = (
 _SEGMENT = "</torch_"  # in all that torch says of shared memory, which has no type of its own
 _DEATH_SECONDS = 1.0
 _AHEAD = 1
-_PREFETCH = 2  # batches ahead for each worker, DataLoader's own default
+_PREFETCH = 2  # tasks ahead for each worker, DataLoader's own default
+_TASK_BYTES, _TASK_BATCHES = 2 << 20, 8  # the most of one task, where a batch is less
 
 
 class WorkersEngine(Engine):
@@ -69,6 +71,7 @@ class WorkersEngine(Engine):
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._slots: Slots | None = None
         self._feed = _Feed()
+        self._deaths = select.poll()
         self._loader: DataLoader[Any] | None = None
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
@@ -82,14 +85,15 @@ class WorkersEngine(Engine):
         try:
             received = self._iterate(self._loader)
             while True:
-                if self._dead_workers(0):
-                    raise WorkerError(_OBITUARY)
-                fetched = next(received, None)
-                if fetched is None:
+                task = next(received, None)
+                if task is None:
                     return
-                if isinstance(fetched, FastdataError):
-                    raise fetched
-                yield fetched
+                for fetched in task:
+                    if isinstance(fetched, FastdataError):
+                        raise fetched
+                    yield fetched
+                    if self._dead_workers(0):
+                        raise WorkerError(_OBITUARY)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -103,6 +107,9 @@ class WorkersEngine(Engine):
 
     def _iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
         received = iter(loader)
+        self._deaths = select.poll()
+        for worker in getattr(received, "_workers", []):
+            self._deaths.register(worker.sentinel, select.POLLIN)
         # torch would raise a worker's death from a signal handler, in the middle of whatever the
         # training does; it is raised where the next batch is asked for instead. So the workers are
         # taken from those that the handler looks after, which may be a DataLoader of the user's.
@@ -113,12 +120,11 @@ class WorkersEngine(Engine):
 
     def _dead_workers(self, seconds: float) -> bool:
         """Whether a worker has ended; waits up to ``seconds`` for it."""
-        workers = getattr(getattr(self._loader, "_iterator", None), "_workers", [])
-        return bool(multiprocessing.connection.wait([w.sentinel for w in workers], seconds))
+        return self.num_workers > 0 and bool(self._deaths.poll(seconds * 1000))
 
     def _start(self) -> DataLoader[Any]:
         settings, workers = self.settings, self.num_workers
-        self._slots = self._feed.slots = self._make_slots()
+        self._make_slots()
         fetcher = Fetcher(settings, shared=workers > 0, slots=self._slots)
         return DataLoader(
             _Source(fetcher, shared=workers > 0),  # type: ignore[arg-type]
@@ -134,25 +140,25 @@ class WorkersEngine(Engine):
             generator=torch.Generator(),  # else it draws from the user's
         )
 
-    def _make_slots(self) -> Slots | None:
-        """Memory for the batches on their way, where a GPU copies them and all are of one size."""
+    def _make_slots(self) -> None:
+        """Memory for the batches on their way, where all are of one size."""
         settings, side = self.settings, self.settings.recipe.size
-        on_gpu = settings.device.type == "cuda" and self.num_workers > 0
-        if not on_gpu or side is None or settings.transform is not None:
-            return None
-        # Those that workers have, the one received last, and those whose copies are going on.
-        count = self.num_workers * self.prefetch_factor + 1 + _AHEAD + 2
-        slots = Slots(count, settings.batch_size * side * side * 3)
-        slots.register()
-        return slots
+        if not self.num_workers or side is None or settings.transform is not None:
+            return
+        size = settings.batch_size * side * side * 3
+        tasks = self.num_workers * self.prefetch_factor
+        together = max(1, min(_TASK_BATCHES, _TASK_BYTES // size))
+        # Those that workers have, the task received last, and those whose copies are going on or
+        # that the training still holds.
+        self._slots = Slots((tasks + 1) * together + _AHEAD + 2, size)
+        if settings.device.type == "cuda":
+            self._slots.register()
+        self._feed = _Feed(self._slots, together, tasks)
 
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
         if fetched.slot is not None and self._slots is not None:
-            images = torch.from_numpy(self._slots.array(fetched.slot, fetched.shape))
-            images = self._finisher.images(images)
-            copied = torch.cuda.current_stream(settings.device).record_event()
-            self._slots.give_back(fetched.slot, copied)
+            images = self._finisher.from_slot(self._slots, fetched.slot, fetched.shape)
         elif settings.transform is None:
             images = self._finisher.images(images)
         else:
@@ -194,32 +200,56 @@ class WorkersEngine(Engine):
             slots.close()
 
 
+_Task = list[tuple[BatchPlan, int | None]]
+"""Plans that one worker carries out, each with the slot that its batch goes to."""
+
+
 class _Feed:
-    """The sampler of the DataLoader: the plans of whatever iteration is current, each with the slot
-    that its batch goes to."""
+    """The sampler of the DataLoader: tasks of the plans of whatever iteration is current.
+
+    Small batches go together, because a message costs as much as the work for some of them; but not
+    the first ones, which give every worker something to do.
+    """
 
     plans: Iterator[BatchPlan]
-    slots: Slots | None = None
 
-    def __iter__(self) -> Iterator[tuple[BatchPlan, int | None]]:
-        if self.slots is not None:
+    def __init__(self, slots: Slots | None = None, together: int = 1, singly: int = 0) -> None:
+        self._slots = slots
+        self._together = together
+        self._singly = singly
+
+    def __iter__(self) -> Iterator[_Task]:
+        if self._slots is not None:
             # By the time that the first plan is asked for, the DataLoader has waited for all that
             # an abandoned iteration had under way.
-            self.slots.reset()
-        for plan in self.plans:
-            yield plan, None if self.slots is None else self.slots.take()
+            self._slots.reset()
+        sizes = chain(repeat(1, self._singly), repeat(self._together))
+        for size in sizes:
+            plans = list(islice(self.plans, size))
+            if not plans:
+                return
+            yield [(plan, self._slots.take() if self._slots else None) for plan in plans]
 
 
 class _Source:
-    """The dataset of the DataLoader: plan -> batch, or the error to raise where it is received."""
+    """The dataset of the DataLoader: task -> batches, the last of which may be the error to raise
+    where it is received."""
 
     def __init__(self, fetch: Fetcher, *, shared: bool) -> None:
         self._fetch = fetch
         self._shared = shared
 
-    def __getitem__(self, task: tuple[BatchPlan, int | None]) -> HostBatch | FastdataError:
+    def __getitem__(self, task: _Task) -> list[HostBatch | FastdataError]:
+        done: list[HostBatch | FastdataError] = []
+        for plan, slot in task:
+            done.append(self._carry_out(plan, slot))
+            if isinstance(done[-1], FastdataError):
+                break
+        return done
+
+    def _carry_out(self, plan: BatchPlan, slot: int | None) -> HostBatch | FastdataError:
         try:
-            batch = self._fetch(*task)
+            batch = self._fetch(plan, slot)
             if self._shared:
                 # Here, where an error is heard of: the thread that sends the batch would drop it,
                 # and the training would wait for ever.

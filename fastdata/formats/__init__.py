@@ -7,7 +7,7 @@ contract. Both are listed in :mod:`fastdata.registry`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,10 @@ class Reader(ABC):
     def read(self, index: int) -> bytes | memoryview:
         """The encoded image of sample ``index``; a memoryview is valid until :meth:`close`."""
         raise NotImplementedError(f"{type(self).__name__} holds pixels, not encoded images")
+
+    def read_many(self, indices: NDArray[np.int64]) -> Sequence[bytes | memoryview]:
+        """What :meth:`read` gives for each of ``indices``; for small images its cost counts."""
+        return [self.read(index) for index in indices.tolist()]
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

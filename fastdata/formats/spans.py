@@ -53,8 +53,15 @@ class SpanReader(Reader):
 
     def read(self, index: int) -> memoryview:
         """The encoded image of sample ``index``, in the map of its file: nothing is copied."""
-        offset, size = self._spans[index].tolist()
-        mapped = self._map(bisect.bisect_right(self._ends, index))
+        return self._slice(bisect.bisect_right(self._ends, index), *self._spans[index].tolist())
+
+    def read_many(self, indices: NDArray[np.int64]) -> list[memoryview]:
+        files = np.searchsorted(self._ends, indices, side="right").tolist()
+        offsets, sizes = self._spans[indices].T.tolist()
+        return list(map(self._slice, files, offsets, sizes))
+
+    def _slice(self, file: int, offset: int, size: int) -> memoryview:
+        mapped = self._map(file)
         if not 0 <= offset <= offset + size <= len(mapped):
             raise DatasetError(
                 f"{self._manifest.parent / OFFSETS} does not fit the files beside it; restore "
