@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastdata.plan import BatchPlan, plan_batches
+from fastdata.plan import BatchPlan, join_plans, plan_batches
 from fastdata.recipe import PRESETS, draw, draw_key
 
 KEY = draw_key(3, 1)
@@ -42,6 +42,25 @@ def test_plans_without_sizes_are_completed_to_what_would_have_been_planned() -> 
         for name in ("boxes", "flips", "reductions"):
             assert np.array_equal(getattr(full, name), getattr(expected, name))
         assert plan.boxes is None  # completing makes a new plan
+
+
+@pytest.mark.parametrize("sizes", [SIZES, None])
+def test_joined_plans_are_the_plan_of_one_batch(sizes: np.ndarray | None) -> None:
+    recipe = PRESETS["imagenet-train"]
+    joined = join_plans(plan_batches(recipe, KEY, BATCHES, sizes))
+    expected = plan_batches(recipe, KEY, [np.concatenate(BATCHES)], sizes)[0]
+    assert joined.key == KEY
+    for name in ("indices", "boxes", "flips", "reductions"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name))
+
+
+def test_a_plan_is_unscaled_where_every_box_has_the_outputs_size() -> None:
+    boxes = np.array([[0, 0, 32, 24], [-4, 3, 32, 24]], np.float32)
+    plan = BatchPlan(KEY, np.arange(2), boxes, np.zeros(2, bool), np.ones(2, np.uint8))
+    assert plan.unscaled(height=24, width=32)
+    assert not plan.unscaled(height=32, width=24)
+    boxes[1, 2] = 31
+    assert not plan.unscaled(height=24, width=32)
 
 
 def test_no_batches_are_no_plans() -> None:

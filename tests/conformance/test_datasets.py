@@ -104,6 +104,18 @@ def test_a_decoded_image_is_pillows(any_format: str, make_case: Callable[[str], 
             np.testing.assert_array_equal(pixels, case.source.pixels(index))
 
 
+def test_many_encoded_images_at_once_are_each_of_them(
+    encoded_format: str, make_case: Callable[[str], Any]
+) -> None:
+    case = make_case(encoded_format)
+    with open_dataset(case.path) as dataset:
+        count = len(dataset)
+        for indices in ([count - 1, 0, 0, count // 2], [1], []):
+            found = dataset.reader.read_many(np.array(indices, np.int64))
+            expected = [case.source.data(index) for index in indices]
+            assert [bytes(data) for data in found] == expected
+
+
 def test_samples_can_be_taken_in_any_order_and_again(
     any_format: str, make_case: Callable[[str], Any]
 ) -> None:

@@ -149,36 +149,39 @@ def make_data(
     picture: Callable[..., Any],
     jpeg: Callable[..., bytes],
 ) -> Callable[..., Data]:
-    """(format, mixed=True) -> images up to 1601 x 1205 of many sizes, or all 900 x 700.
+    """(format, mixed=True) -> images up to 1601 x 1205 of many sizes, or all 900 x 700; or with
+    tiny=True all 40 x 36.
 
     Formats of pixels cannot hold the mixed ones and get the others.
     """
     mixed_sizes = [(900, 700), (700, 903), (1601, 1205), (64, 64), (37, 53), (24, 20), (1000, 751)]
     mixed_sizes += [(1300, 300), (97, 240), (901, 701), (224, 224), (449, 450)]
-    kinds: dict[bool, Any] = {}
+    sizes_of = {"mixed": mixed_sizes, "uniform": [(900, 700)] * 8, "tiny": [(40, 36)] * 13}
+    kinds: dict[str, Any] = {}
 
-    def source(mixed: bool) -> Any:
-        if mixed not in kinds:
+    def source(kind: str) -> Any:
+        if kind not in kinds:
             files = {}
-            for number, size in enumerate(mixed_sizes if mixed else [(900, 700)] * 8):
+            for number, size in enumerate(sizes_of[kind]):
                 pixels = picture(*size, number)
                 options: dict[str, object] = {"subsampling": number % 3, "quality": 95}
                 if number == 1:  # grey, and decoded to RGB all the same
                     pixels = np.asarray(Image.fromarray(pixels).convert("L"))
                     options = {}
                 files[b"%d/%02d.jpg" % (number // 3, number)] = jpeg(pixels, **options)
-            kinds[mixed] = write_source(files)
-        return kinds[mixed]
+            kinds[kind] = write_source(files)
+        return kinds[kind]
 
-    def make(name: str, mixed: bool = True) -> Data:
+    def make(name: str, mixed: bool = True, tiny: bool = False) -> Data:
         encoded = name == "folder" or load(READERS, name, "format").encoded
-        files = source(mixed and encoded)
+        kind = "tiny" if tiny else "mixed" if mixed and encoded else "uniform"
+        files = source(kind)
         path = in_format(name, files)
         read = files.data if encoded else files.pixels
         samples = [read(index) for index in range(len(files.paths))]
         sizes = [files.pixels(index).shape[1::-1] for index in range(len(files.paths))]
         labels = [int(path.split(b"/")[0]) for path in files.paths]
-        kind = ("mixed" if mixed else "uniform") if encoded else "pixels"
+        kind = kind if encoded else f"{kind} pixels"
         return Data(path, kind, samples, np.array(sizes, np.int32), labels)
 
     return make
@@ -259,6 +262,21 @@ def test_batches_are_the_references(
 ) -> None:
     data = make_data(any_format, mixed=recipe != "raw")  # raw has no size of its own
     steps = RECIPES[recipe]
+    found = batches(engine, data, steps, epoch=EPOCH, dtype="uint8", num_workers=workers)
+    if found is not None:
+        check(data, steps, EPOCH, found)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("recipe", ["cifar-train", "raw", "small-whole", "wide-pad", "tiny"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_of_small_images_are_the_references(
+    engine: str, any_format: str, recipe: str, workers: int, make_data: Callable[..., Data]
+) -> None:
+    """Engines may have other ways for what costs more to call than to do."""
+    data = make_data(any_format, tiny=True)
+    tiny = Recipe(size=36, crop="random_resized", scale=(0.9, 1.0), ratio=(1, 1), hflip=0.5)
+    steps = tiny if recipe == "tiny" else RECIPES[recipe]
     found = batches(engine, data, steps, epoch=EPOCH, dtype="uint8", num_workers=workers)
     if found is not None:
         check(data, steps, EPOCH, found)

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from fastdata.decode import Decode, PixelBuffer, decode_any, reduced
 from fastdata.decode.pillow import decode_unusual
 from fastdata.header import read_header
-from fastdata.registry import DECODERS, load
+from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 
 Pixels = NDArray[np.uint8]
 
@@ -119,6 +119,57 @@ def test_pixels_go_into_the_memory_that_is_given(
     decode(data, size, reduction, batch[1])
     assert np.array_equal(batch[1], pillows(data, reduction))
     assert (batch[[0, 2]] == 77).all()
+
+
+@pytest.mark.parametrize("sampling", ["4:2:0", "4:2:2", "4:4:4", "grey"])
+@pytest.mark.parametrize("reduction", [1, 2, 4, 8])
+def test_the_rows_that_are_needed_are_the_whole_images(
+    decode: Decode, reduction: int, sampling: str
+) -> None:
+    for size in [(97, 61), (61, 97), (64, 48), (900, 700), (8, 8), (17, 1)]:
+        if min(size) < reduction:
+            continue
+        data = jpeg(*size, sampling)
+        expected = pillows(data, reduction)
+        for rows in {1, 14, 15, 16, 17, 31, 32, size[1] // 2, size[1] - 1, size[1]}:
+            needed = min(rows, size[1]) // reduction
+            for out in (None, np.zeros_like(expected)):
+                pixels = decode(data, size, reduction, out, max(1, rows))
+                assert pixels.shape[1:] == expected.shape[1:], (size, rows)
+                assert np.array_equal(pixels[:needed], expected[:needed]), (size, rows)
+
+
+def test_the_default_decoder_stops_below_the_rows_that_are_needed() -> None:
+    decode = load(DECODERS, DEFAULT_DECODER, "decoder")
+    pixels = decode(jpeg(900, 700), (900, 700), rows=100)
+    assert 100 <= len(pixels) <= 116  # to the end of a row of MCUs
+    assert 50 <= len(decode(jpeg(900, 700), (900, 700), 2, rows=100)) <= 58
+
+
+def test_a_file_that_ends_early_is_refused_whatever_rows_are_needed(decode: Decode) -> None:
+    data = jpeg(97, 161)
+    for length in range(0, len(data), 61):
+        for rows in (1, 100):
+            with pytest.raises(ValueError, match=r"\w"):
+                decode(data[:length], (97, 161), rows=rows)
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "pillow"])
+def test_damage_above_the_rows_that_are_needed_is_refused(name: str) -> None:
+    decode = load(DECODERS, name, "decoder")  # Pillow is silent about it
+    data = bytearray(jpeg(97, 161))
+    start = data.index(b"\xff\xda") + 14
+    middle = start + (len(data) - start) // 4
+    data[middle : middle + 40] = b"\xff\xd3" * 20  # restart markers, of which there are none
+    with pytest.raises(ValueError, match=r"\w"):
+        decode(bytes(data), (97, 161), rows=120)
+
+
+def test_another_size_than_promised_is_refused_whatever_rows_are_needed(decode: Decode) -> None:
+    data = jpeg(64, 480)
+    for size in [(64, 479), (65, 480), (480, 64)]:
+        with pytest.raises(ValueError, match=r"64x480|too small|64, 3"):
+            decode(data, size, rows=30)
 
 
 def test_what_is_returned_is_the_memory_itself_where_that_was_used(decode: Decode) -> None:

@@ -142,6 +142,34 @@ def test_after_a_reset_all_slots_are_free() -> None:
     assert sorted(slots.take() for _ in range(3)) == [0, 1, 2]
 
 
+def test_a_slot_is_lent_for_as_long_as_anything_refers_to_its_memory() -> None:
+    slots = Slots(2, 12)
+    slot = slots.take()
+    assert slot is not None
+    tensor = torch.from_numpy(slots.lend(slot, (2, 2, 3))).permute(2, 0, 1)
+    other = slots.take()
+    assert {slot, other} == {0, 1}
+    assert slots.take() is None
+    slots.reset()
+    assert slots.take() == other  # what is lent is not free, whatever else was abandoned
+    assert slots.take() is None
+    view = tensor[0]
+    del tensor
+    assert slots.take() is None
+    del view
+    assert slots.take() == slot
+
+
+def test_what_is_lent_outlives_the_slots() -> None:
+    slots = Slots(1, 4)
+    slots.array(0, (4,))[:] = [1, 2, 3, 4]
+    lent = slots.lend(0, (4,))
+    slots.close()
+    assert lent.tolist() == [1, 2, 3, 4]
+    lent[0] = 9
+    assert lent.tolist() == [9, 2, 3, 4]
+
+
 def test_closing_gives_the_memory_back() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

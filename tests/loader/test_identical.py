@@ -148,11 +148,23 @@ def test_a_batch_that_was_handed_out_is_never_overwritten(
         assert all(torch.equal(*parts) for pair in pairs for parts in zip(*pair, strict=True))
 
 
+def test_more_batches_may_be_kept_than_there_is_shared_memory_for(
+    packed: Path, run: Callable[..., list[Any]], same: Callable[..., bool]
+) -> None:
+    options = {"num_workers": 1, "prefetch_factor": 1, "with_index": True}
+    with make_loader(packed, 1, recipe=TRAIN, **options) as loader:
+        kept = [batch for _ in range(6) for batch in loader]
+    expected = [batch for epoch in range(6) for batch in run(packed, batch_size=1, epoch=epoch)]
+    assert len(kept) == 6 * COUNT
+    assert same(kept, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_may_be_written_to_without_harm(
-    packed: Path, run: Callable[..., list[Any]]
+    packed: Path, workers: int, run: Callable[..., list[Any]]
 ) -> None:
     expected = run(packed)
-    with make_loader(packed, 4, recipe=TRAIN, num_workers=0, with_index=True) as loader:
+    with make_loader(packed, 4, recipe=TRAIN, num_workers=workers, with_index=True) as loader:
         for parts, wanted in zip(loader, expected, strict=True):
             assert all(map(torch.equal, parts, wanted))
             for part in parts:
