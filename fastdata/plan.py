@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.adjust import Adjustments, draw_adjustments
 from fastdata.recipe import Recipe, draw
 
-__all__ = ["BatchPlan", "join_plans", "plan_batches"]
+__all__ = ["BatchPlan", "join_adjustments", "join_plans", "plan_batches"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class BatchPlan:
         boxes, flips, reductions: see :class:`fastdata.recipe.Draws`; None where the image sizes
             are not known in advance (a plain folder): whoever reads the headers calls
             :meth:`with_sizes`, and gets what would have been planned.
+        adjustments: what comes after crop and flip; None where the recipe has nothing of it.
     """
 
     key: int
@@ -30,6 +33,7 @@ class BatchPlan:
     boxes: NDArray[np.float32] | None = None
     flips: NDArray[np.bool_] | None = None
     reductions: NDArray[np.uint8] | None = None
+    adjustments: Adjustments | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -55,7 +59,7 @@ class BatchPlan:
         return replace(self, boxes=boxes, flips=flips, reductions=reductions)
 
 
-def join_plans(plans: list[BatchPlan]) -> BatchPlan:
+def join_plans(plans: Sequence[BatchPlan]) -> BatchPlan:
     """The plan of several batches of an epoch as of one."""
     if len(plans) == 1:
         return plans[0]
@@ -63,7 +67,18 @@ def join_plans(plans: list[BatchPlan]) -> BatchPlan:
     joined: list[Any] = [
         None if parts[0] is None else np.concatenate(parts) for parts in zip(*columns, strict=True)
     ]
-    return BatchPlan(plans[0].key, *joined)
+    indices, boxes, flips, reductions = joined
+    adjustments = join_adjustments(plans)
+    return BatchPlan(plans[0].key, indices, boxes, flips, reductions, adjustments)
+
+
+def join_adjustments(plans: Sequence[BatchPlan]) -> Adjustments | None:
+    """The adjustments of several batches of an epoch, one after the other."""
+    parts = [plan.adjustments for plan in plans if plan.adjustments is not None]
+    if not parts:
+        return None
+    factors, erased = zip(*parts, strict=True)
+    return Adjustments(np.concatenate(factors), np.concatenate(erased))
 
 
 def plan_batches(
@@ -80,13 +95,17 @@ def plan_batches(
         batches: dataset indices of each batch, int64 arrays.
         sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
     """
-    if sizes is None or not batches:
-        return [BatchPlan(key, indices) for indices in batches]
+    if not batches:
+        return []
     indices = np.concatenate(batches)
-    boxes, flips, reductions = draw(recipe, key, indices, sizes[indices])
+    draws: tuple[Any, ...] = () if sizes is None else draw(recipe, key, indices, sizes[indices])
+    adjustments = draw_adjustments(recipe, key, indices)
     plans, start = [], 0
     for batch in batches:
         part = slice(start, start + len(batch))
-        plans.append(BatchPlan(key, batch, boxes[part], flips[part], reductions[part]))
+        plan = BatchPlan(key, batch, *(column[part] for column in draws))
+        if adjustments is not None:
+            plan = replace(plan, adjustments=adjustments.take(part))
+        plans.append(plan)
         start += len(batch)
     return plans

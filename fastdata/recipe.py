@@ -51,6 +51,13 @@ class Recipe:
             CUDA and float32 on the CPU. uint8 is never normalised.
         pad: zero padding on every side in pixels, for ``random_pad``.
         crop_fraction: see ``center``; 0.875 is the customary 224 of 256.
+        brightness, contrast, saturation: the most that a random factor differs from 1, as in
+            torchvision's ColorJitter (factors in [max(0, 1 - value), 1 + value]), but always in
+            this order; 0 changes nothing.
+        erase: probability that a box of the output is erased (torchvision's RandomErasing), in
+            [0, 1]; its pixels become the mean, or black where there is none.
+        erase_scale, erase_ratio: ranges of that box's share of the output and of its
+            height / width.
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -67,6 +74,12 @@ class Recipe:
     dtype: str | None = None
     pad: int = 4
     crop_fraction: float = 0.875
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    erase: float = 0.0
+    erase_scale: tuple[float, float] = (0.02, 0.33)
+    erase_ratio: tuple[float, float] = (0.3, 3.3)
 
     def __post_init__(self) -> None:
         def require(condition: bool, expected: str, name: str) -> None:
@@ -76,7 +89,7 @@ class Recipe:
         for name in ("size", "pad"):
             value = getattr(self, name)
             require(value is None or isinstance(value, int), "a whole number", name)
-        for name in ("scale", "ratio"):
+        for name in ("scale", "ratio", "erase_scale", "erase_ratio"):
             require(len(getattr(self, name)) == 2, "(low, high)", name)
         require(self.crop in _CROPS, f"crop to be one of {', '.join(_CROPS)}", "crop")
         require(self.dtype is None or self.dtype in _DTYPES, f"one of {_DTYPES} or None", "dtype")
@@ -86,8 +99,12 @@ class Recipe:
             f"a size, which crop={self.crop!r} needs",
             "size",
         )
-        require(0 < self.scale[0] <= self.scale[1] <= 1, "0 < low <= high <= 1", "scale")
-        require(0 < self.ratio[0] <= self.ratio[1] < math.inf, "0 < low <= high", "ratio")
+        for name in ("scale", "erase_scale"):
+            low, high = getattr(self, name)
+            require(0 < low <= high <= 1, "0 < low <= high <= 1", name)
+        for name in ("ratio", "erase_ratio"):
+            low, high = getattr(self, name)
+            require(0 < low <= high < math.inf, "0 < low <= high", name)
         require(0 <= self.hflip <= 1, "a probability in [0, 1]", "hflip")
         require((self.mean is None) == (self.std is None), "mean and std together", "std")
         require(self.mean is None or len(self.mean) == 3, "a mean for each of 3 channels", "mean")
@@ -95,11 +112,20 @@ class Recipe:
         require(self.std is None or min(self.std) > 0, "positive standard deviations", "std")
         require(self.pad >= 0, "pad of at least 0 pixels", "pad")
         require(0 < self.crop_fraction <= 1, "a share in (0, 1]", "crop_fraction")
+        for name in ("brightness", "contrast", "saturation"):
+            require(0 <= getattr(self, name) < math.inf, "a change of at least 0", name)
+        require(0 <= self.erase <= 1, "a probability in [0, 1]", "erase")
+        require(self.size is not None or not self.erase, "a size, which erase needs", "size")
 
     @property
     def random(self) -> bool:
         """Whether the recipe draws anything: then it is for training, and loaders shuffle."""
-        return self.crop.startswith("random") or self.hflip > 0
+        return self.crop.startswith("random") or self.hflip > 0 or self.adjusts
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changes colours or erases."""
+        return max(self.brightness, self.contrast, self.saturation, self.erase) > 0
 
     @classmethod
     def preset(cls, recipe: str | Recipe | None) -> Recipe:

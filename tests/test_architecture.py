@@ -33,6 +33,7 @@ LAYERS: list[set[str]] = [
     {"profile"},
     {"engines"},
     {"kernels", "plan", "resample"},
+    {"adjust"},
     {"dataset", "recipe", "sampling"},
     {"decode", "formats"},
     {"registry"},

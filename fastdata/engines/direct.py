@@ -21,7 +21,7 @@ from fastdata.engines.ahead import Ahead, PinnedRing
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.registration import Registration
 from fastdata.errors import UsageError
-from fastdata.plan import BatchPlan
+from fastdata.plan import BatchPlan, join_adjustments
 
 __all__ = ["DirectEngine"]
 
@@ -39,6 +39,7 @@ class _Prepared(NamedTuple):
     table: torch.Tensor
     host_table: NDArray[np.int64]
     labels: torch.Tensor
+    adjustments: torch.Tensor | None
 
 
 class DirectEngine(Engine):
@@ -85,7 +86,7 @@ class DirectEngine(Engine):
             self._why = "whose pages are registered with CUDA"
         depth = settings.prefetch_factor or _DEPTH
         self._ahead = Ahead(settings.device, depth, refill=depth // 2)
-        self._ring = PinnedRing(2)
+        self._ring, self._adjustments_ring = PinnedRing(2), PinnedRing(2)
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:
@@ -128,17 +129,25 @@ class DirectEngine(Engine):
             host = self._crop.table(group)
             table = self._crop.uploaded(host, self._ring)
             labels = self._crop.labels(table)
+            adjustments = self._crop.uploaded_adjustments(
+                join_adjustments(group), self._adjustments_ring
+            )
             place = 0
             for plan in group:
                 part = slice(place, place + len(plan))
-                yield _Prepared(plan.indices, table[part], host[part], labels[part])
+                adjusted = None if adjustments is None else adjustments[part]
+                yield _Prepared(plan.indices, table[part], host[part], labels[part], adjusted)
                 place += len(plan)
 
     def _make(self, batch: _Prepared) -> Batch:
         if self._resident is not None:
-            images = self._crop.crop(self._resident, batch.table, batch.host_table)
+            images = self._crop.crop(
+                self._resident, batch.table, batch.host_table, batch.adjustments
+            )
         else:
-            images = self._crop.crop_from_host(self._pixels.ctypes.data, batch.table)
+            images = self._crop.crop_from_host(
+                self._pixels.ctypes.data, batch.table, batch.adjustments
+            )
         return Batch(images, batch.labels, torch.from_numpy(batch.indices), [])
 
     def explain(self) -> list[str]:

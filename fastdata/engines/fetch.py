@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.adjust import adjust, fill_colour
 from fastdata.dataset import Dataset
 from fastdata.decode import Decode, PixelBuffer
 from fastdata.engines import Settings, Skipped
@@ -79,6 +80,7 @@ class Fetcher:
         self._transform: Callable[[NDArray[np.uint8]], Any] | None = settings.transform
         self._training = settings.training
         self._skip_errors = settings.skip_errors
+        self._fill = fill_colour(settings.recipe)
         self._decoder: str = settings.options.get("decoder", DEFAULT_DECODER)
         self._decode: Decode | None = None
         self._buffer = PixelBuffer()
@@ -117,6 +119,8 @@ class Fetcher:
                         samples.draw(slot, out, self._buffer)
                     except (OSError, ValueError) as error:
                         faults[slot] = fault_of(error)
+        if plan.adjustments is not None:
+            adjust(array, plan.adjustments, self._fill)
         kept = self._kept(samples.plan, faults)
         if faults and self._training:
             array[list(faults)] = array[kept[next(iter(faults))]]
@@ -208,6 +212,7 @@ class Fetcher:
         """Hand each image to the user's transform and stack what comes back."""
         assert self._transform is not None
         size, results = self._recipe.size, {}
+        adjustments = samples.plan.adjustments
         seeds = sample_seeds(samples.plan.key, samples.plan.indices).tolist()
         # Where this is the training process, the generators' states are the user's.
         before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
@@ -222,6 +227,8 @@ class Fetcher:
                 except (OSError, ValueError) as error:
                     faults[slot] = fault_of(error)
                     continue
+                if adjustments is not None:
+                    adjust(image[None], adjustments.take(slice(slot, slot + 1)), self._fill)
                 seed_generators(seeds[slot])
                 try:
                     results[slot] = self._transform(image)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.adjust import adjust, fill_colour
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.pixels import CropStage, pixel_refusal
@@ -156,6 +157,7 @@ class _HostBatches:
         side = settings.recipe.size
         self._size = self.pixels.shape[1:3] if side is None else (side, side)
         self._how = resampling(settings.recipe)
+        self._fill = fill_colour(settings.recipe)
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._labels = settings.dataset.labels
 
@@ -172,6 +174,7 @@ class _HostBatches:
         def gather(share: range) -> None:
             part = slice(share.start, share.stop)
             copy_boxes(pixels, plan.indices[part], boxes[part], flips[part], out[part])
+            self._adjust(plan, out, part)
 
         return gather
 
@@ -182,8 +185,13 @@ class _HostBatches:
             for slot in share:
                 index, box, flip, reduction = rows[slot]
                 resample(pixels[index], box, flip, out[slot], reduction=reduction, **how)
+            self._adjust(plan, out, slice(share.start, share.stop))
 
         return gather
+
+    def _adjust(self, plan: BatchPlan, out: NDArray[np.uint8], part: slice) -> None:
+        if plan.adjustments is not None:
+            adjust(out[part], plan.adjustments.take(part), self._fill)
 
     def parts(self, work: _Work) -> Iterator[_HostPart]:
         """The batches, whose tensors share nothing but a block of memory."""
@@ -211,7 +219,7 @@ class _DeviceBatches:
         self._device = settings.device
         self._crop = CropStage(settings)
         self._ring = PinnedRing(buffers)
-        self._tables = PinnedRing(buffers)
+        self._tables = PinnedRing(2 * buffers)
 
     def begin(self, plan: BatchPlan) -> _Work:
         height, width = self.pixels.shape[1:3]
@@ -246,7 +254,8 @@ class _DeviceBatches:
         staging = torch.empty(work.buffer.size, dtype=torch.uint8, device=self._device)
         work.buffer.upload(staging)
         table = self._crop.uploaded(work.table, self._tables)
-        images = self._crop.crop(staging, table, work.table, staged=True)
+        adjustments = self._crop.uploaded_adjustments(work.plan.adjustments, self._tables)
+        images = self._crop.crop(staging, table, work.table, adjustments, staged=True)
         indices = torch.from_numpy(work.plan.indices)
         return Batch(images, self._crop.labels(table), indices, [])
 

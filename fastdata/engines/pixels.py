@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.adjust import Adjustments, fill_colour
 from fastdata.engines import Settings
 from fastdata.engines.ahead import PinnedRing
 from fastdata.engines.transfer import affine
-from fastdata.kernels import crop_table, staging_stride
+from fastdata.kernels import adjust_table, crop_table, staging_stride
 from fastdata.plan import BatchPlan
 
 __all__ = ["CropStage", "pixel_refusal"]
@@ -44,8 +45,10 @@ class CropStage:
         self._affine = affine(recipe, settings.device)
         self._labels = torch.from_numpy(np.array(dataset.labels)).to(settings.device)
         self.has_triton = importlib.util.find_spec("triton") is not None
-        module = "crop_triton" if self.has_triton else "crop_torch"
-        self._kernels: Any = importlib.import_module(f"fastdata.kernels.{module}")
+        library = "triton" if self.has_triton else "torch"
+        self._kernels: Any = importlib.import_module(f"fastdata.kernels.crop_{library}")
+        self._adjust_kernels: Any = importlib.import_module(f"fastdata.kernels.adjust_{library}")
+        self._fill = fill_colour(recipe)
 
     def table(self, plans: Sequence[BatchPlan]) -> NDArray[np.int64]:
         """The table of several batches on the host."""
@@ -59,28 +62,50 @@ class CropStage:
         buffer.upload(device)
         return device.view(torch.int64).view(table.shape)
 
+    def uploaded_adjustments(
+        self, adjustments: Adjustments | None, ring: PinnedRing
+    ) -> torch.Tensor | None:
+        """The table of adjustments on the device, see :func:`fastdata.kernels.adjust_table`."""
+        if adjustments is None:
+            return None
+        host = adjust_table(adjustments)
+        buffer = ring.take(host.nbytes)
+        np.copyto(buffer.array.view(np.float32).reshape(host.shape), host)
+        device = torch.empty(host.nbytes, dtype=torch.uint8, device=self._device)
+        buffer.upload(device)
+        return device.view(torch.float32).view(host.shape)
+
     def crop(
         self,
         source: torch.Tensor,
         table: torch.Tensor,
         host_table: NDArray[np.int64],
+        adjustments: torch.Tensor | None = None,
         *,
         staged: bool = False,
     ) -> torch.Tensor:
         """Images [B, 3, H, W] in channels_last memory, from pixels on the device."""
-        out = torch.empty((len(table), *self._size, 3), dtype=self._dtype, device=self._device)
+        shape = (len(table), *self._size, 3)
+        out = torch.empty(shape, dtype=self._dtype, device=self._device)
+        levels = out
+        if adjustments is not None:
+            levels = torch.empty(shape, dtype=torch.uint8, device=self._device)
         self._kernels.crop(
-            source, table, host_table, self._image_size, out, self._affine, staged=staged
+            source, table, host_table, self._image_size, levels, self._affine, staged=staged
         )
+        if adjustments is not None:
+            self._adjust_kernels.adjust(levels, adjustments, out, self._affine, self._fill)
         return out.permute(0, 3, 1, 2)
 
-    def crop_from_host(self, address: int, table: torch.Tensor) -> torch.Tensor:
+    def crop_from_host(
+        self, address: int, table: torch.Tensor, adjustments: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The same from registered host memory."""
         staging = torch.empty(
             len(table) * staging_stride(self._image_bytes), dtype=torch.uint8, device=self._device
         )
         self._kernels.stage(address, table, self._image_size, staging)
-        return self.crop(staging, table, np.empty(0, np.int64), staged=True)
+        return self.crop(staging, table, np.empty(0, np.int64), adjustments, staged=True)
 
     def labels(self, table: torch.Tensor) -> torch.Tensor:
         """The labels of a batch."""

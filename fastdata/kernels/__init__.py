@@ -1,8 +1,10 @@
-"""Kernels: crop, reduce, resize, flip and normalise a batch in one pass over its output.
+"""Kernels: crop, reduce, resize, flip and normalise a batch in one pass over its output; where a
+recipe asks for it, colours and erasing in a second one.
 
-``crop`` exists twice, with one signature: in :mod:`fastdata.kernels.crop_triton`, and in
-:mod:`fastdata.kernels.crop_torch`, the reference that it is tested against and what runs where
-Triton is missing. Both are told about a batch by one table, see :func:`crop_table`.
+``crop`` and ``adjust`` exist twice, with one signature: in ``crop_triton.py`` and
+``adjust_triton.py``, and in ``crop_torch.py`` and ``adjust_torch.py``, the references that they are
+tested against and what runs where Triton is missing. Both are told about a batch by one table, see
+:func:`crop_table` and :func:`adjust_table`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.adjust import Adjustments
 from fastdata.plan import BatchPlan
 
-__all__ = ["COLUMNS", "crop_table", "staging_stride"]
+__all__ = ["ADJUST_COLUMNS", "COLUMNS", "adjust_table", "crop_table", "staging_stride"]
 
+ADJUST_COLUMNS = 8
 COLUMNS = 8
 """Of the table: where the image begins in the source, left, top, width and height of its box,
 flip + 2 * reduction, its index in the dataset, and where it begins in a staging buffer."""
@@ -52,6 +56,16 @@ def crop_table(plans: Sequence[BatchPlan], image_bytes: int) -> NDArray[np.int64
     for plan in plans:
         table[place : place + len(plan), 7] += np.arange(len(plan)) * stride
         place += len(plan)
+    return table
+
+
+def adjust_table(adjustments: Adjustments) -> NDArray[np.float32]:
+    """float32 [N, ADJUST_COLUMNS]: factors of brightness, contrast and saturation, and left, top,
+    right and bottom of what is erased, in whole numbers."""
+    table = np.zeros((len(adjustments.factors), ADJUST_COLUMNS), np.float32)
+    table[:, :3] = adjustments.factors
+    table[:, 3:7] = adjustments.erased
+    table[:, 5:7] += table[:, 3:5]
     return table
 
 

@@ -25,6 +25,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
 from fastdata import Recipe, make_loader, open_dataset
+from fastdata.adjust import draw_adjustments
 from fastdata.errors import UsageError
 from fastdata.recipe import PRESETS, draw, draw_key
 from fastdata.registry import ENGINES, READERS, load
@@ -280,6 +281,53 @@ def test_batches_of_small_images_are_the_references(
     found = batches(engine, data, steps, epoch=EPOCH, dtype="uint8", num_workers=workers)
     if found is not None:
         check(data, steps, EPOCH, found)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("tiny", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_colours_and_erasing_are_torchvisions(
+    engine: str,
+    any_format: str,
+    tiny: bool,
+    workers: int,
+    dtype: str,
+    device: str,
+    make_data: Callable[..., Data],
+) -> None:
+    """They are the last step: what the recipe makes without them is held to the reference above."""
+    data = make_data(any_format, tiny=tiny)
+    plain = replace(RECIPES["cifar-train" if tiny else "small"], mean=None, std=None)
+    steps = replace(plain, brightness=0.3, contrast=0.4, saturation=0.5, erase=0.5)
+    options = {"dtype": dtype, "num_workers": workers, "device": device}
+    before = batches(engine, data, plain, epoch=EPOCH, **options)
+    after = batches(engine, data, steps, epoch=EPOCH, **options)
+    if before is None or after is None:
+        assert before is after
+        return
+    side, changed, boxes = steps.size or 0, 0, 0
+    scale = 1 if dtype == "uint8" else 255
+    for (images, _, indices), (found, _, others) in zip(before, after, strict=True):
+        assert indices == others
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        adjustments = draw_adjustments(steps, draw_key(SEED, EPOCH), np.array(indices))
+        assert adjustments is not None
+        rows = zip(images.cpu(), found.cpu(), *map(np.ndarray.tolist, adjustments), strict=True)
+        for image, row, (brightness, contrast, saturation), (left, top, w, h) in rows:
+            expected = image.float() * scale / 255
+            expected = functional.adjust_brightness(expected, brightness)
+            expected = functional.adjust_contrast(expected, contrast)
+            expected = functional.adjust_saturation(expected, saturation) * 255
+            expected[:, top : top + h, left : left + w] = 0
+            # Each step is rounded to a level, which the next ones multiply by at most 1.5.
+            assert (row.float() * scale - expected).abs().max() <= 3.5
+            changed += bool((row != image).any())
+            boxes += w > 0
+            assert w < side
+    assert changed > len(data.labels) / 2
+    assert 0 < boxes < len(data.labels)
 
 
 def test_the_reference_was_asked_for_every_reduction_factor(
