@@ -7,14 +7,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from fastdata.jpeg import EXIF_ORIENTATION, Jpeg, read_jpeg
 
-__all__ = ["FORMATS", "MAX_PIXELS", "Header", "quiet_pillow", "read_header"]
+__all__ = ["FORMATS", "MAX_PIXELS", "Header", "HeaderReader", "quiet_pillow", "read_header"]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What counts as an image, by Pillow's names; its many other plugins are left out."""
@@ -95,6 +95,28 @@ def read_header(data: bytes | memoryview) -> Header:
             f"{MAX_PIXELS:,} that are taken for a picture"
         )
     return header
+
+
+class HeaderReader:
+    """Reads the headers of one image after the other.
+
+    JPEGs of one program and one size begin with the same bytes, up to their scan; where an image
+    begins as the one before, those are not parsed again.
+    """
+
+    def __init__(self) -> None:
+        self._beginning = b""
+        self._header: Header | None = None
+
+    def read(self, data: bytes) -> Header:
+        """:func:`read_header`, but without a JPEG's structure."""
+        if self._header is not None and data.startswith(self._beginning):
+            return self._header
+        header = read_header(data)
+        if header.structure is not None:
+            self._beginning = data[: header.structure.first_scan.data]
+            header = self._header = replace(header, structure=None)
+        return header
 
 
 def _jpeg(data: bytes) -> Header:

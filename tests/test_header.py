@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.header import Header, read_header
+from fastdata.header import Header, HeaderReader, read_header
 
 WIDTH, HEIGHT = 40, 24
 SOF0 = b"\xff\xc0"
@@ -381,3 +381,42 @@ def test_any_bytes_behind_a_jpegs_start_give_a_value_error(data: bytes) -> None:
     # 60 bytes cannot hold a frame header and a scan by chance.
     with pytest.raises(ValueError, match=r"\w"):
         read_header(b"\xff\xd8\xff" + data)
+
+
+# --- one image after the other --------------------------------------------------------------------
+
+
+def test_headers_in_a_row_are_those_of_each_image() -> None:
+    several = [
+        encoded(),
+        encoded(quality=75),  # other tables, after the same first bytes
+        encoded(quality=75),
+        encoded(optimize=True),
+        encoded("PNG"),
+        encoded(),
+        patched_frame(encoded(), 5, struct.pack(">HH", HEIGHT + 1, WIDTH)),
+        after_start(encoded(), segment(0xE1, exif(6))),
+        after_start(encoded(), segment(0xE1, exif(3))),
+        encoded(mode="L"),
+        encoded(progressive=True),
+        encoded(),
+    ]
+    reader = HeaderReader()
+    for data in several * 2:
+        found, expected = reader.read(data), read_header(data)
+        assert found == expected  # the structure is no part of the comparison
+        assert found.plain == expected.plain
+        assert (found.decodable, found.stored_size) == (expected.decodable, expected.stored_size)
+
+
+def test_a_header_that_is_cut_is_refused_after_a_whole_one() -> None:
+    reader, data = HeaderReader(), encoded()
+    scan = read_header(data).structure.first_scan.data  # type: ignore[union-attr]
+    reader.read(data)
+    assert reader.read(data[:scan]).width == WIDTH  # what lies behind is for the decoder to refuse
+    for length in (0, 2, 100, scan - 1):
+        with pytest.raises(ValueError, match=r"\w"):
+            reader.read(data[:length])
+    with pytest.raises(ValueError, match=r"\w"):
+        reader.read(b"no image")
+    assert reader.read(data).width == WIDTH

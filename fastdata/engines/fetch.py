@@ -22,6 +22,7 @@ from fastdata.engines import Settings, Skipped
 from fastdata.engines.samples import NO_SIZE, EncodedSamples, PixelSamples, fault_of
 from fastdata.engines.slots import Slots
 from fastdata.errors import DataError, ImageError, UsageError
+from fastdata.header import HeaderReader
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe, sample_seeds
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -84,6 +85,7 @@ class Fetcher:
         self._decoder: str = settings.options.get("decoder", DEFAULT_DECODER)
         self._decode: Decode | None = None
         self._buffer = PixelBuffer()
+        self._headers = HeaderReader()
         self._shared = shared
         self._slots = slots
 
@@ -103,7 +105,9 @@ class Fetcher:
         faults: dict[int, str] = {}
         samples: EncodedSamples | PixelSamples
         if self._dataset.encoded:
-            samples = EncodedSamples(self._dataset, self._recipe, self._decode, plan, faults)
+            samples = EncodedSamples(
+                self._dataset, self._recipe, self._decode, plan, faults, self._headers
+            )
         else:
             samples = PixelSamples(self._dataset, self._recipe, plan)
         if self._transform is not None:

@@ -13,7 +13,7 @@ from fastdata.decode import Decode, PixelBuffer, decode_any, reduced
 from fastdata.errors import FastdataError, StorageError
 from fastdata.files import SYSTEM_FAULTS
 from fastdata.formats import Reader
-from fastdata.header import read_header
+from fastdata.header import HeaderReader
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 from fastdata.resample import copy_boxes, mirror, resample, resampling
@@ -35,6 +35,7 @@ class EncodedSamples:
         decode: Decode,
         plan: BatchPlan,
         faults: dict[int, str],
+        headers: HeaderReader,
     ) -> None:
         self._decode = decode
         self._how = resampling(recipe)
@@ -44,19 +45,21 @@ class EncodedSamples:
         if dataset.plain:
             self.sizes = dataset.sizes[plan.indices].tolist()
         else:
-            self.sizes = self._read_headers(plan, faults)
+            self.sizes = self._read_headers(plan, faults, headers)
             plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
         self.plan = plan
         self._rows = plan.rows()
         # Where the image is scaled first, the filter sees pixels below the box.
         self._below = recipe.antialias and recipe.crop == "center"
 
-    def _read_headers(self, plan: BatchPlan, faults: dict[int, str]) -> list[tuple[int, int]]:
+    def _read_headers(
+        self, plan: BatchPlan, faults: dict[int, str], headers: HeaderReader
+    ) -> list[tuple[int, int]]:
         sizes = []
         for slot, index in enumerate(plan.indices.tolist()):
             try:
                 data = bytes(self._reader.read(index))
-                header = read_header(data)
+                header = headers.read(data)
             except (OSError, ValueError) as error:
                 faults[slot] = fault_of(error)
                 sizes.append(NO_SIZE)

@@ -235,12 +235,20 @@ class FolderReader(Reader):
     """Reads the files of a scanned folder."""
 
     def __init__(self, root: Path, paths: PathTable) -> None:
-        self._root = os.fsencode(root)
+        self._root = os.path.join(os.fsencode(root), b"")
         self._paths = paths
 
     def read(self, index: int) -> bytes:
-        with open(os.path.join(self._root, self._paths[index]), "rb", buffering=0) as file:
-            return file.read()
+        # Of small files the time goes to the calls, which are twice as many through open().
+        file = os.open(self._root + self._paths[index], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(file).st_size
+            data = os.read(file, size)
+            while len(data) < size and (more := os.read(file, size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(file)
 
     def close(self) -> None:
         """Nothing stays open between reads."""
