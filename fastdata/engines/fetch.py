@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.adjust import adjust, fill_colour
+from fastdata.adjust import Adjustments, adjust, fill_colour
 from fastdata.dataset import Dataset
 from fastdata.decode import Decode, PixelBuffer
 from fastdata.engines import Settings, Skipped
+from fastdata.engines.packed import pack_crops
 from fastdata.engines.samples import NO_SIZE, EncodedSamples, PixelSamples, fault_of
 from fastdata.engines.slots import Slots
 from fastdata.errors import DataError, ImageError, UsageError
@@ -37,8 +38,10 @@ class HostBatch:
     Attributes:
         images: uint8 tensor [B, H, W, 3] in shared memory; with a user's transform what it made;
             None where they lie in a slot.
-        shape: of the images in the slot.
+        shape: of the images in the slot; of packed crops, the bytes in use.
         slot: its number, of those that the fetcher was given.
+        table: of packed crops, see :func:`fastdata.engines.packed.pack_crops`.
+        adjustments: that packed crops are still to get.
         labels, indices: numpy arrays [B].
         skipped: samples at fault.
     """
@@ -51,7 +54,11 @@ class HostBatch:
         skipped: list[Skipped],
         shape: tuple[int, ...] = (),
         slot: int | None = None,
+        table: NDArray[np.int64] | None = None,
+        adjustments: Adjustments | None = None,
     ) -> None:
+        self.table = table
+        self.adjustments = adjustments
         self.images = images
         self.shape = shape
         self.slot = slot
@@ -69,12 +76,20 @@ class HostBatch:
 class Fetcher:
     """Carries out plans one at a time; picklable, and cheap to send to a worker process."""
 
-    def __init__(self, settings: Settings, *, shared: bool, slots: Slots | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        shared: bool,
+        slots: Slots | None = None,
+        packed: bool = False,
+    ) -> None:
         """
         Args:
             settings: dataset, recipe, transform and the error policy are used.
             shared: put images in shared memory, for another process to receive.
             slots: put them in a slot of these instead.
+            packed: leave it to the device to scale crops.
         """
         self._dataset: Dataset = settings.dataset
         self._recipe: Recipe = settings.recipe
@@ -88,6 +103,7 @@ class Fetcher:
         self._headers = HeaderReader()
         self._shared = shared
         self._slots = slots
+        self._packed = packed
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": PixelBuffer(), "_decode": None}
@@ -117,6 +133,8 @@ class Fetcher:
         images = None if into is not None else self._allocate(whole)
         array = self._array(images, into, whole)
         if not samples.draw_small(array, self._buffer, faults):
+            if self._packed and into is not None and isinstance(samples, EncodedSamples):
+                return self._pack(samples, faults, into)
             for slot, out in enumerate(array):
                 if slot not in faults:
                     try:
@@ -133,6 +151,18 @@ class Fetcher:
             images = None if images is None else images[: len(kept)]
         batch = self._finish(images, samples.plan, kept, faults)
         batch.slot, batch.shape = into, (len(kept), *shape, 3)
+        return batch
+
+    def _pack(self, samples: EncodedSamples, faults: dict[int, str], into: int) -> HostBatch:
+        assert self._slots is not None
+        assert self._recipe.size is not None
+        memory, side = self._slots.memory(into), self._recipe.size
+        table, used = pack_crops(samples, memory, side, self._buffer, faults)
+        kept = self._kept(samples.plan, faults)
+        batch = self._finish(None, samples.plan, kept, faults)
+        batch.slot, batch.shape, batch.table = into, (used,), table[kept]
+        if samples.plan.adjustments is not None:
+            batch.adjustments = samples.plan.adjustments.take(kept)
         return batch
 
     def _shape(

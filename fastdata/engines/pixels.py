@@ -1,4 +1,4 @@
-"""What the engines share that read pixels: on the GPU, boxes become batches by one kernel."""
+"""What engines share that leave crops to the GPU: boxes become batches by one kernel."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class CropStage:
 
     def __init__(self, settings: Settings) -> None:
         dataset, recipe = settings.dataset, settings.recipe
-        assert dataset.manifest is not None
-        assert dataset.manifest.image_size is not None
         self._device = settings.device
         self._dtype = settings.dtype
-        self._image_size = dataset.manifest.image_size
+        manifest = dataset.manifest
+        self._image_size = (manifest.image_size if manifest else None) or (0, 0)
         self._image_bytes = self._image_size[0] * self._image_size[1] * 3
         side = recipe.size
         self._size = self._image_size if side is None else (side, side)
         self._affine = affine(recipe, settings.device)
-        self._labels = torch.from_numpy(np.array(dataset.labels)).to(settings.device)
+        self._dataset = dataset
+        self._labels: torch.Tensor | None = None
         self.has_triton = importlib.util.find_spec("triton") is not None
         library = "triton" if self.has_triton else "torch"
         self._kernels: Any = importlib.import_module(f"fastdata.kernels.crop_{library}")
@@ -83,6 +83,7 @@ class CropStage:
         adjustments: torch.Tensor | None = None,
         *,
         staged: bool = False,
+        packed: bool = False,
     ) -> torch.Tensor:
         """Images [B, 3, H, W] in channels_last memory, from pixels on the device."""
         shape = (len(table), *self._size, 3)
@@ -91,11 +92,30 @@ class CropStage:
         if adjustments is not None:
             levels = torch.empty(shape, dtype=torch.uint8, device=self._device)
         self._kernels.crop(
-            source, table, host_table, self._image_size, levels, self._affine, staged=staged
+            source,
+            table,
+            host_table,
+            self._image_size,
+            levels,
+            self._affine,
+            staged=staged,
+            packed=packed,
         )
         if adjustments is not None:
             self._adjust_kernels.adjust(levels, adjustments, out, self._affine, self._fill)
         return out.permute(0, 3, 1, 2)
+
+    def crop_packed(
+        self,
+        memory: NDArray[np.uint8],
+        table: NDArray[np.int64],
+        adjustments: Adjustments | None,
+        ring: PinnedRing,
+    ) -> torch.Tensor:
+        """The same from packed crops in pinned host memory, which is read on the current stream."""
+        source = torch.from_numpy(memory).to(self._device, non_blocking=True)
+        adjusted = self.uploaded_adjustments(adjustments, ring)
+        return self.crop(source, self.uploaded(table, ring), table, adjusted, packed=True)
 
     def crop_from_host(
         self, address: int, table: torch.Tensor, adjustments: torch.Tensor | None = None
@@ -109,6 +129,8 @@ class CropStage:
 
     def labels(self, table: torch.Tensor) -> torch.Tensor:
         """The labels of a batch."""
+        if self._labels is None:
+            self._labels = torch.from_numpy(np.array(self._dataset.labels)).to(self._device)
         return self._labels.index_select(0, table[:, 6])
 
     def explain(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -118,29 +119,59 @@ class EncodedSamples:
         Raises:
             OSError, ValueError: it cannot be read, or is damaged.
         """
-        index, box, flip, reduction = self._rows[slot]
-        data = self._early.pop(slot) if self._early else self._reader.read(index)
-        if slot in self._unusual:
-            pixels = decode_any(data, self._decode)
-            resample(pixels, box, flip, out, reduction=reduction, **self._how)
-            return
+        _, box, flip, _ = self._rows[slot]
         width, height = self.sizes[slot]
-        left, top, w, h = box
-        rows = None if self._below else max(1, int(top + h))
-        if reduction > 1:
-            # The JPEG's own scaling replaces the box average; the box is on its grid.
-            memory = buffer.shaped(*reduced((width, height), reduction))
-            pixels = self._decode(data, (width, height), reduction, memory, rows)
-            box = (left / reduction, top / reduction, w / reduction, h / reduction)
-        elif box == (0, 0, width, height) and out.shape == (height, width, 3):
-            pixels = self._decode(data, (width, height), out=out)
+        whole = box == (0, 0, width, height) and out.shape == (height, width, 3)
+        if whole and slot not in self._unusual:
+            pixels = self._decode(self._data(slot), (width, height), out=out)
             if pixels is out:
                 if flip:
                     cv2.flip(out, 1, dst=out)
                 return
+            reduction = 1
         else:
-            pixels = self._decode(data, (width, height), 1, buffer.shaped(width, height), rows)
-        resample(pixels, box, flip, out, **self._how)
+            pixels, box, reduction = self._decoded(slot, buffer)
+        resample(pixels, box, flip, out, reduction=reduction, **self._how)
+
+    def cut(
+        self, slot: int, memory: NDArray[np.uint8], side: int, buffer: PixelBuffer
+    ) -> tuple[int, int]:
+        """Put the crop of the sample of ``slot`` into the beginning of ``memory``, uint8 [bytes],
+        neither scaled to ``side`` nor mirrored; scaled only where there is no room for it else.
+
+        Returns:
+            Its width and height.
+
+        Raises:
+            OSError, ValueError: the sample cannot be read, or is damaged.
+        """
+        pixels, box, reduction = self._decoded(slot, buffer)
+        left, top, width, height = map(int, box)
+        if reduction == 1 and 3 * width * height <= len(memory):
+            out = memory[: 3 * width * height].reshape(height, width, 3)
+            np.copyto(out, pixels[top : top + height, left : left + width])
+            return width, height
+        out = memory[: 3 * side * side].reshape(side, side, 3)
+        resample(pixels, box, False, out, reduction=reduction, **self._how)
+        return side, side
+
+    def _data(self, slot: int) -> bytes | memoryview:
+        return self._early.pop(slot) if self._early else self._reader.read(self._rows[slot][0])
+
+    def _decoded(self, slot: int, buffer: PixelBuffer) -> tuple[NDArray[np.uint8], Any, int]:
+        """The sample's pixels, its box in them, and by what they are still to be reduced."""
+        data, (_, box, _, reduction) = self._data(slot), self._rows[slot]
+        if slot in self._unusual:
+            return decode_any(data, self._decode), box, reduction
+        size = self.sizes[slot]
+        left, top, w, h = box
+        rows = None if self._below else max(1, int(top + h))
+        memory = buffer.shaped(*reduced(size, reduction))
+        pixels = self._decode(data, size, reduction, memory, rows)
+        if reduction > 1:
+            # The JPEG's own scaling replaces the box average; the box is on its grid.
+            box = (left / reduction, top / reduction, w / reduction, h / reduction)
+        return pixels, box, 1
 
 
 class PixelSamples:

@@ -57,6 +57,11 @@ class Slots:
         """uint8 of ``shape`` in the beginning of a slot."""
         return self._array[slot, : int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
+    def memory(self, slot: int) -> NDArray[np.uint8]:
+        """All bytes of a slot, uint8 [bytes]."""
+        memory: NDArray[np.uint8] = self._array[slot]
+        return memory
+
     def register(self) -> None:
         """Pin the memory, so that copies from it run beside the host. If CUDA refuses, they do
         not; nothing else changes."""

@@ -18,8 +18,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from fastdata.engines import Batch, Engine, Settings
-from fastdata.engines.ahead import Ahead
+from fastdata.engines.ahead import Ahead, PinnedRing
 from fastdata.engines.fetch import Fetcher, HostBatch
+from fastdata.engines.packed import can_pack, slot_bytes
+from fastdata.engines.pixels import CropStage
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
@@ -39,6 +41,7 @@ _NO_ROOM = (
 )
 _SEGMENT = "</torch_"  # in all that torch says of shared memory, which has no type of its own
 _DEATH_SECONDS = 1.0
+_RESIZE_ON = ("auto", "device", "workers")
 _AHEAD = 1
 _PREFETCH = 2  # tasks ahead for each worker, DataLoader's own default
 _TASK_BYTES, _TASK_BATCHES = 2 << 20, 8  # the most of one task, where a batch is less
@@ -50,9 +53,11 @@ class WorkersEngine(Engine):
     Options:
         decoder: name of a decoder in the registry; ``"simplejpeg"`` by default.
         start_method: ``"fork"``, ``"forkserver"`` or ``"spawn"``; Python's default by default.
+        resize_on: where crops are scaled for a CUDA device: ``"device"``, ``"workers"``, or
+            ``"auto"``: the device where it can.
     """
 
-    options = ("decoder", "start_method")
+    options = ("decoder", "resize_on", "start_method")
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -68,6 +73,17 @@ class WorkersEngine(Engine):
         automatic = max(1, self._cpus // local_ranks)
         self.num_workers = automatic if settings.num_workers is None else settings.num_workers
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
+        where = settings.options.get("resize_on", "auto")
+        if where not in _RESIZE_ON:
+            raise UsageError(f"expected resize_on to be one of {_RESIZE_ON}, got {where!r}")
+        on_device = settings.device.type == "cuda" and can_pack(settings)
+        if where == "device" and not on_device:
+            raise UsageError(
+                'resize_on="device" needs a CUDA device, encoded images, a recipe with a size, '
+                'without antialias and another crop than "random_pad", and no transform='
+            )
+        self._crops = CropStage(settings) if on_device and where != "workers" else None
+        self._tables = PinnedRing(2 * (_AHEAD + 3))  # a table and adjustments for each batch
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._slots: Slots | None = None
         self._feed = _Feed()
@@ -125,7 +141,9 @@ class WorkersEngine(Engine):
     def _start(self) -> DataLoader[Any]:
         settings, workers = self.settings, self.num_workers
         self._make_slots()
-        fetcher = Fetcher(settings, shared=workers > 0, slots=self._slots)
+        fetcher = Fetcher(
+            settings, shared=workers > 0, slots=self._slots, packed=self._crops is not None
+        )
         return DataLoader(
             _Source(fetcher, shared=workers > 0),  # type: ignore[arg-type]
             batch_size=None,
@@ -143,9 +161,13 @@ class WorkersEngine(Engine):
     def _make_slots(self) -> None:
         """Memory for the batches on their way, where all are of one size."""
         settings, side = self.settings, self.settings.recipe.size
-        if not self.num_workers or side is None or settings.transform is not None:
+        if side is None or settings.transform is not None:
+            return
+        if not self.num_workers and self._crops is None:
             return
         size = settings.batch_size * side * side * 3
+        if self._crops is not None:
+            size = slot_bytes(settings.batch_size, side)
         tasks = self.num_workers * self.prefetch_factor
         together = max(1, min(_TASK_BATCHES, _TASK_BYTES // size))
         # Those that workers have, the task received last, and those whose copies are going on or
@@ -157,7 +179,9 @@ class WorkersEngine(Engine):
 
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
-        if fetched.slot is not None and self._slots is not None:
+        if fetched.table is not None:
+            images = self._scaled(fetched)
+        elif fetched.slot is not None and self._slots is not None:
             images = self._finisher.from_slot(self._slots, fetched.slot, fetched.shape)
         elif settings.transform is None:
             images = self._finisher.images(images)
@@ -165,6 +189,18 @@ class WorkersEngine(Engine):
             images = _each_tensor(self._to_device, images)
         labels = self._finisher.labels(torch.from_numpy(fetched.labels))
         return Batch(images, labels, torch.from_numpy(fetched.indices), fetched.skipped)
+
+    def _scaled(self, fetched: HostBatch) -> torch.Tensor:
+        """Images of packed crops, by the device."""
+        assert self._crops is not None
+        assert self._slots is not None
+        assert fetched.slot is not None
+        assert fetched.table is not None
+        memory = self._slots.array(fetched.slot, fetched.shape)
+        images = self._crops.crop_packed(memory, fetched.table, fetched.adjustments, self._tables)
+        copied = torch.cuda.current_stream(self.settings.device).record_event()
+        self._slots.give_back(fetched.slot, copied)
+        return images
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.settings.device, non_blocking=True)
@@ -186,6 +222,8 @@ class WorkersEngine(Engine):
         lines = [f"engine workers: {how}; decoder {decoder}."]
         if workers:
             lines.append(f"Each worker prepares up to {self.prefetch_factor} batches ahead.")
+        if self._crops is not None:
+            lines.append(f"Workers cut crops without scaling them. {self._crops.explain()}")
         if self.settings.transform is not None:
             lines.append("transform= is a Python callable, which needs this engine.")
         return lines

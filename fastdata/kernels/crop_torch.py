@@ -18,6 +18,7 @@ def crop(
     affine: torch.Tensor,
     *,
     staged: bool = False,
+    packed: bool = False,
 ) -> None:
     """Fill a batch of output images from boxes of source images.
 
@@ -30,14 +31,18 @@ def crop(
             times scale plus bias.
         affine: float32 [2, 3] on the device: scale and bias of each channel, for levels 0..255.
         staged: the source is a staging buffer: images begin where the table's last column says.
+        packed: the source holds the boxes alone, each with its own width, and ``image_size`` means
+            nothing.
     """
-    height, width = image_size
     starts = table[:, 7 if staged else 0]
     reductions = host_table[:, 5] >> 1
     for reduction in np.unique(reductions).tolist():
         chosen = torch.from_numpy(np.flatnonzero(reductions == reduction)).to(out.device)
         left, top, box_width, box_height = (table[chosen, i] for i in range(1, 5))
         flip = table[chosen, 5] & 1
+        height, width = torch.tensor(image_size, device=out.device).expand(len(chosen), 2).unbind(1)
+        if packed:
+            height, width = box_height, box_width
         y, wy = _taps(box_height // reduction, out.shape[1], None)
         x, wx = _taps(box_width // reduction, out.shape[2], flip)
         pixels = torch.zeros((len(chosen), *out.shape[1:]), device=out.device)
@@ -81,12 +86,15 @@ def _load(
     starts: torch.Tensor,
     rows: torch.Tensor,
     columns: torch.Tensor,
-    height: int,
-    width: int,
+    height: torch.Tensor,
+    width: torch.Tensor,
 ) -> torch.Tensor:
-    """Pixels at [B, H, 1] rows and [B, 1, W] columns, float32 [B, H, W, 3]; zeros outside."""
+    """Pixels at [B, H, 1] rows and [B, 1, W] columns, float32 [B, H, W, 3]; zeros outside of
+    images of [B] sizes."""
+    height, width = height[:, None, None], width[:, None, None]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    at = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)) * 3
+    row = torch.minimum(rows.clamp(min=0), height - 1)
+    at = (row * width + torch.minimum(columns.clamp(min=0), width - 1)) * 3
     # Packed rows: what lies outside of the box may lie outside of the source as well.
     at = (at + starts[:, None, None]).clamp(0, len(source) - 3)
     pixels = torch.stack([source[at + channel] for channel in range(3)], dim=-1)

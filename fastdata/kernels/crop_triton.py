@@ -29,6 +29,7 @@ def crop(
     affine: torch.Tensor,
     *,
     staged: bool = False,
+    packed: bool = False,
 ) -> None:
     """See :func:`fastdata.kernels.crop_torch.crop`; ``source`` may be an address that the GPU can
     read, and ``host_table`` is not needed."""
@@ -44,6 +45,7 @@ def crop(
         height,
         width,
         START=7 if staged else 0,
+        PACKED=packed,
         COLUMNS=COLUMNS,
         NORMALISE=out.dtype != torch.uint8,
         BLOCK=_BLOCK,
@@ -92,6 +94,7 @@ def _crop_kernel(
     height: tl.constexpr,
     width: tl.constexpr,
     START: tl.constexpr,
+    PACKED: tl.constexpr,
     COLUMNS: tl.constexpr,
     NORMALISE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -106,6 +109,10 @@ def _crop_kernel(
     how = tl.load(row + 5).to(tl.int32)
     reduction = how >> 1
     pixels = base.to(tl.pointer_type(tl.uint8))
+    if PACKED:  # each image has its own size
+        rows, columns = box_height, box_width
+    else:
+        rows, columns = image_height, image_width
 
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     wanted = element < height * width * 3
@@ -132,17 +139,17 @@ def _crop_kernel(
     for i in range(reduction):
         top0 = top + y0 * reduction + i
         top1 = top + y1 * reduction + i
-        in0 = wanted & (top0 >= 0) & (top0 < image_height)
-        in1 = wanted & (top1 >= 0) & (top1 < image_height)
+        in0 = wanted & (top0 >= 0) & (top0 < rows)
+        in1 = wanted & (top1 >= 0) & (top1 < rows)
         for j in range(reduction):
             left0 = left + x0 * reduction + j
             left1 = left + x1 * reduction + j
-            is0 = (left0 >= 0) & (left0 < image_width)
-            is1 = (left1 >= 0) & (left1 < image_width)
-            at00 = (top0 * image_width + left0) * 3 + channel
-            at01 = (top0 * image_width + left1) * 3 + channel
-            at10 = (top1 * image_width + left0) * 3 + channel
-            at11 = (top1 * image_width + left1) * 3 + channel
+            is0 = (left0 >= 0) & (left0 < columns)
+            is1 = (left1 >= 0) & (left1 < columns)
+            at00 = (top0 * columns + left0) * 3 + channel
+            at01 = (top0 * columns + left1) * 3 + channel
+            at10 = (top1 * columns + left0) * 3 + channel
+            at11 = (top1 * columns + left1) * 3 + channel
             v00 = tl.load(pixels + at00, mask=in0 & is0, other=0).to(tl.float32)
             v01 = tl.load(pixels + at01, mask=in0 & is1, other=0).to(tl.float32)
             v10 = tl.load(pixels + at10, mask=in1 & is0, other=0).to(tl.float32)
