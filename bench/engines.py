@@ -58,7 +58,7 @@ class Contestant:
         place: what it reads.
         extra: further words of its command line.
         does: what it does to an image.
-        firsts: seconds to the first batch, of each run.
+        firsts: seconds to the first batch, of each run; with imports, and without.
         cpu: CPU seconds for 10,000 images, of each run.
     """
 
@@ -68,7 +68,7 @@ class Contestant:
     place: Path
     extra: list[str]
     does: str
-    firsts: list[float] = field(default_factory=list)
+    firsts: list[tuple[float, float]] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
@@ -254,13 +254,14 @@ def _compare(
     baseline = next((base for base in _BASELINES if base in rates), able[0].title)
     table = report(title, rates, baseline, "images/s", None)
     reference = able[0].title  # the engine that fastdata itself would take
-    print(f"  {'':28}{'1st batch':>10}  CPU s/10,000  {reference} to it [90 % interval]")
+    print(f"  {'':28}  1st batch  imported  CPU s/10,000  {reference} to it [90 % interval]")
     for one in able:
         middle, low, high = ratio(rates[reference], rates[one.title])
-        first, cpu = statistics.median(one.firsts), statistics.median(one.cpu)
+        first, imported = map(statistics.median, zip(*one.firsts, strict=True))
+        cpu = statistics.median(one.cpu)
         print(
-            f"  {one.title:28}{first:>8.1f} s  {cpu:>12.2f}  {middle:.2f} [{low:.2f}, {high:.2f}]  "
-            f"{one.does}"
+            f"  {one.title:28}{first:>9.1f} s  {imported:>6.2f} s  {cpu:>12.2f}  "
+            f"{middle:.2f} [{low:.2f}, {high:.2f}]  {one.does}"
         )
         table["rows"][one.title] |= {
             "does": one.does,
@@ -277,8 +278,8 @@ def _measured(arguments: argparse.Namespace, name: str, one: Contestant) -> Call
         if done.returncode:
             print(f"  {one.title} on {name}: failed: {_last_line(done.stderr)}")
             return math.nan
-        first, cpu, rate = map(float, done.stdout.split()[-3:])
-        one.firsts.append(first)
+        first, imported, cpu, rate = map(float, done.stdout.split()[-4:])
+        one.firsts.append((first, imported))
         one.cpu.append(cpu)
         return rate
 

@@ -4,9 +4,9 @@ python -m bench.peers.NAME check
 python -m bench.peers.NAME prepare SOURCE PLACE SET WORKERS
 python -m bench.peers.NAME rate PLACE SET BATCH WORKERS SECONDS [EXTRA ...]
 
-``rate`` prints the seconds from the process's beginning, imports included, to its first batch; CPU
-seconds for 10,000 images, of the process and all its children; and as its last word images per
-second.
+``rate`` prints the seconds to the first batch, from the process's beginning with imports included
+and from where the library was imported; CPU seconds for 10,000 images, of the process and all its
+children; and as its last word images per second.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ def main(
     elif command == "rate":
         place, name, batch, workers, seconds, *extra = words
         task = Task(Path(place), name, int(batch), int(workers), extra)
-        print("{:.3f} {:.3f} {:.2f}".format(*_rate(batches(task), float(seconds))))
+        check()
+        imported = time.perf_counter()
+        first, cpu, rate = _rate(batches(task), float(seconds))
+        print(f"{first - _BEGAN:.3f} {first - imported:.3f} {cpu:.3f} {rate:.2f}")
     else:
         raise SystemExit(__doc__)
 
 
 def _rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, float, float]:
-    """Seconds to the first batch; CPU seconds for 10,000 images; images per second over whole
+    """When the first batch came; CPU seconds for 10,000 images; images per second over whole
     batches, epoch after epoch."""
     count, images, first, started, cpu = 0, 0, 0.0, 0.0, 0.0
     while True:
@@ -91,7 +94,7 @@ def _rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, fl
                 images += len(pixels)
                 if now - started > seconds:
                     cpu = cpu_seconds() - cpu
-                    return first - _BEGAN, cpu / images * 10_000, images / (now - started)
+                    return first, cpu / images * 10_000, images / (now - started)
             elif count >= _WARM_UP_BATCHES and now - first > min(seconds, _WARM_UP_SECONDS):
                 cpu, started = cpu_seconds(), time.perf_counter()
         if count == before:

@@ -14,6 +14,7 @@ ANTIALIAS = "random resized crop 224, torchvision's filter (Recipe.antialias), f
 
 def _check() -> str:
     import fastdata
+    import fastdata.loader  # torch comes with it
 
     return fastdata.__version__
 
