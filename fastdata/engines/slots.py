@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Slots"]
 
+_FREE, _TAKEN, _LENT = range(3)
+
 
 class Slots:
     """``count`` pieces of ``size`` bytes; picklable to processes of this user on this machine.
@@ -35,8 +37,9 @@ class Slots:
         os.ftruncate(self._descriptor, count * self._size)
         self._owner = os.getpid()
         self._map()
-        self._free = deque(range(count))
-        self._lent: set[int] = set()
+        # One byte a slot: a store of one is never seen half done, and what is lent may come back in
+        # any thread, in the middle of anything.
+        self._state = bytearray([_FREE]) * count
         self._read: deque[tuple[int, torch.cuda.Event]] = deque()
         self._registered = False
 
@@ -75,29 +78,29 @@ class Slots:
     def take(self) -> int | None:
         """A slot that nobody uses; waits for one that is only read by a GPU. None where all that
         are left are lent."""
-        while self._read and (not self._free or _passed(self._read[0][1])):
+        while self._read and (_FREE not in self._state or _passed(self._read[0][1])):
             slot, event = self._read.popleft()
             event.synchronize()
-            self._free.append(slot)
-        return self._free.popleft() if self._free else None
+            self._state[slot] = _FREE
+        slot = self._state.find(_FREE)
+        if slot < 0:
+            return None
+        self._state[slot] = _TAKEN
+        return slot
 
     def give_back(self, slot: int, event: torch.cuda.Event | None = None) -> None:
         """Return a slot whose contents are read until ``event``."""
         if event is None:
-            self._free.append(slot)
+            self._state[slot] = _FREE
         else:
             self._read.append((slot, event))
 
     def lend(self, slot: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """The slot's array, which keeps the slot until nobody refers to it or to its memory."""
         array = self.array(slot, shape)
-        self._lent.add(slot)
-        weakref.finalize(array, self._ended, slot).atexit = False
+        self._state[slot] = _LENT
+        weakref.finalize(array, self._state.__setitem__, slot, _FREE).atexit = False
         return array
-
-    def _ended(self, slot: int) -> None:
-        self._lent.discard(slot)
-        self._free.append(slot)
 
     def reset(self) -> None:
         """All slots that are not lent are free: those who filled them have ended, or were
@@ -105,7 +108,9 @@ class Slots:
         for _, event in self._read:
             event.synchronize()
         self._read.clear()
-        self._free = deque(slot for slot in range(self._count) if slot not in self._lent)
+        for slot, state in enumerate(self._state):
+            if state == _TAKEN:
+                self._state[slot] = _FREE
 
     def close(self) -> None:
         """Release the memory; what is lent stays until its user has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_a_transform_gets_what_the_recipe_makes(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_gets_the_recipes_colours_and_erasing(
+    packed: Path, run: Callable[..., list[Any]]
+) -> None:
+    recipe = replace(TRAIN, brightness=0.5, saturation=0.5, erase=0.5)
+    found = run(packed, recipe=recipe, transform=identity, shuffle=True)
+    for (images, *_), (expected, *_) in zip(found, run(packed, recipe=recipe), strict=True):
+        assert torch.equal(images, expected.permute(0, 2, 3, 1))
+
+
 def test_torchvisions_transforms_work_on_images_of_any_size(
     workers: int, folder: Path, run: Callable[..., list[Any]], order: Callable[..., list[int]]
 ) -> None:
