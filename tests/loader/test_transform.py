@@ -68,7 +68,6 @@ def test_a_transform_gets_what_the_recipe_makes(
         assert all(map(torch.equal, batch[1:], plain[1:]))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_transform_gets_the_recipes_colours_and_erasing(
     packed: Path, run: Callable[..., list[Any]]
 ) -> None:
@@ -78,6 +77,7 @@ def test_a_transform_gets_the_recipes_colours_and_erasing(
         assert torch.equal(images, expected.permute(0, 2, 3, 1))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_torchvisions_transforms_work_on_images_of_any_size(
     workers: int, folder: Path, run: Callable[..., list[Any]], order: Callable[..., list[int]]
 ) -> None:
