@@ -62,6 +62,7 @@ ENGINES = {  # the order in which engine="auto" tries them
     "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch"),
     "gather": Entry("fastdata.engines.gather:GatherEngine", "torch", "torch"),
     "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
+    "dali-cpu": Entry("fastdata.engines.dali:DaliEngine", "nvidia.dali", "dali"),
 }
 
 

@@ -36,7 +36,13 @@ OPTIONAL = [(kind, name) for kind, name in LINES if TABLES[kind][name].package i
 def test_every_line_imports_and_is_of_its_kind(kind: str, name: str) -> None:
     found = load(TABLES[kind], name, kind)
     if kind == "decoder":
-        assert list(inspect.signature(found).parameters) == ["data", "size", "reduction", "out", "rows"]
+        assert list(inspect.signature(found).parameters) == [
+            "data",
+            "size",
+            "reduction",
+            "out",
+            "rows",
+        ]
         return
     assert issubclass(found, {"reader": Reader, "writer": Writer, "engine": Engine}[kind])
     assert not inspect.isabstract(found)

@@ -20,7 +20,7 @@ def _check() -> str:
 
 
 def _batches(task: Task):
-    from fastdata import Recipe, UsageError, make_loader
+    from fastdata import FastdataError, Recipe, make_loader
 
     engine, *flags = task.extra
     if task.size == 32:
@@ -36,7 +36,7 @@ def _batches(task: Task):
             num_workers=task.workers,
             dtype="uint8",
         )
-    except UsageError as error:  # the engine does not run on this device or format
+    except FastdataError as error:  # it does not run on this device or format, or is not installed
         raise SystemExit(f"unable: {error}") from None
     return lambda: loader
 
