@@ -28,6 +28,7 @@ def main() -> None:
                 *("--seconds", "0.2", "--images", "600"),
             ),
             ("bench.importing", "--rounds", "1"),
+            ("bench.cold", "--size", "3", "--rounds", "1"),
         ):
             command = [sys.executable, "-m", module, *options, "--json", str(result)]
             if module in (
@@ -36,10 +37,11 @@ def main() -> None:
                 "bench.scanning",
                 "bench.checks",
                 "bench.engines",
+                "bench.cold",
             ):
                 command.insert(3, str(source))
             subprocess.run(command, check=True)
-        assert len(result.read_text().splitlines()) == 7
+        assert len(result.read_text().splitlines()) == 8
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from fastdata.adjust import adjust, fill_colour
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
+from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
-from fastdata.machine import available_cpus, available_memory, environment_count
+from fastdata.machine import available_cpus, environment_count
 from fastdata.plan import BatchPlan, join_plans
 from fastdata.resample import copy_boxes, resample, resampling
 
@@ -32,7 +33,6 @@ __all__ = ["GatherEngine"]
 _PREFETCH = 2
 _LEAST_SHARE = 1 << 20  # bytes of images that are worth a thread's attention
 _TOGETHER, _TOGETHER_BYTES = 8, 2 << 20  # the most batches that are gathered as one
-_MOST_OF_MEMORY = 0.8
 
 
 class GatherEngine(Engine):
@@ -40,7 +40,13 @@ class GatherEngine(Engine):
 
     ``num_workers`` is the number of threads (0: the training thread itself), ``prefetch_factor``
     the number of batches ahead.
+
+    Options:
+        read_ahead: whether the system is asked to read rows from the disk before they are copied;
+            ``"auto"``, the default: where the dataset is more than memory.
     """
+
+    options = (READ_AHEAD,)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -59,7 +65,7 @@ class GatherEngine(Engine):
         # What a batch costs beside its pixels is most of the time of small ones: several are one.
         batch_bytes = settings.batch_size * self._sample_bytes
         self._together = 1 if on_cuda else max(1, min(_TOGETHER, _TOGETHER_BYTES // batch_bytes))
-        self._reads_ahead = pixels.nbytes > _MOST_OF_MEMORY * available_memory()
+        self._read_ahead = ReadAhead(settings)
         self._pool: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -91,8 +97,7 @@ class GatherEngine(Engine):
 
     def _start(self, plans: list[BatchPlan]) -> _Work:
         plan = join_plans(plans)
-        if self._reads_ahead:
-            self.settings.dataset.reader.will_need(plan.indices)
+        self._read_ahead(plan)
         work = self._target.begin(plan)
         work.sizes = [len(one) for one in plans]
         fair = -(-len(plan) // max(1, self.num_workers))
@@ -110,9 +115,7 @@ class GatherEngine(Engine):
         lines = [f"engine gather: {how} of this process copy rows of the pixel array."]
         if self._prefetch:
             lines.append(f"Up to {self._prefetch} batches are gathered ahead.")
-        if self._reads_ahead:
-            lines.append("The pixels are more than memory: rows are read ahead from the disk.")
-        return [*lines, *self._target.explain()]
+        return [*lines, *self._read_ahead.explain(), *self._target.explain()]
 
     def close(self) -> None:
         if self._pool is not None:

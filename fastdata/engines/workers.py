@@ -19,6 +19,7 @@ from torch.utils.data._utils import signal_handling
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead, PinnedRing
+from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.packed import can_pack, slot_bytes
 from fastdata.engines.pixels import CropStage
@@ -55,9 +56,12 @@ class WorkersEngine(Engine):
         start_method: ``"fork"``, ``"forkserver"`` or ``"spawn"``; Python's default by default.
         resize_on: where crops are scaled for a CUDA device: ``"device"``, ``"workers"``, or
             ``"auto"``: the device where it can.
+        read_ahead: whether the system is asked to read the samples of plans from the disk when
+            they are sent to the workers; ``"auto"``, the default: where the dataset is more than
+            memory.
     """
 
-    options = ("decoder", "resize_on", "start_method")
+    options = ("decoder", "resize_on", "start_method", READ_AHEAD)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -86,7 +90,8 @@ class WorkersEngine(Engine):
         self._tables = PinnedRing(2 * (_AHEAD + 3))  # a table and adjustments for each batch
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._slots: Slots | None = None
-        self._feed = _Feed()
+        self._read_ahead = ReadAhead(settings)
+        self._feed = _Feed(self._read_ahead)
         self._deaths = select.poll()
         self._loader: DataLoader[Any] | None = None
 
@@ -175,7 +180,7 @@ class WorkersEngine(Engine):
         self._slots = Slots((tasks + 1) * together + _AHEAD + 2, size)
         if settings.device.type == "cuda":
             self._slots.register()
-        self._feed = _Feed(self._slots, together, tasks)
+        self._feed = _Feed(self._read_ahead, self._slots, together, tasks)
 
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
@@ -224,6 +229,7 @@ class WorkersEngine(Engine):
             lines.append(f"Each worker prepares up to {self.prefetch_factor} batches ahead.")
         if self._crops is not None:
             lines.append(f"Workers cut crops without scaling them. {self._crops.explain()}")
+        lines += self._read_ahead.explain()
         if self.settings.transform is not None:
             lines.append("transform= is a Python callable, which needs this engine.")
         return lines
@@ -251,7 +257,14 @@ class _Feed:
 
     plans: Iterator[BatchPlan]
 
-    def __init__(self, slots: Slots | None = None, together: int = 1, singly: int = 0) -> None:
+    def __init__(
+        self,
+        read_ahead: ReadAhead,
+        slots: Slots | None = None,
+        together: int = 1,
+        singly: int = 0,
+    ) -> None:
+        self._read_ahead = read_ahead
         self._slots = slots
         self._together = together
         self._singly = singly
@@ -266,6 +279,8 @@ class _Feed:
             plans = list(islice(self.plans, size))
             if not plans:
                 return
+            for plan in plans:
+                self._read_ahead(plan)
             yield [(plan, self._slots.take() if self._slots else None) for plan in plans]
 
 

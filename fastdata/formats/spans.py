@@ -60,6 +60,15 @@ class SpanReader(Reader):
         offsets, sizes = self._spans[indices].T.tolist()
         return list(map(self._slice, files, offsets, sizes))
 
+    def will_need(self, indices: NDArray[np.int64]) -> None:
+        files = np.searchsorted(self._ends, indices, side="right").tolist()
+        offsets, sizes = self._spans[indices].T.tolist()
+        for number, offset, size in zip(files, offsets, sizes, strict=True):
+            start = offset - offset % mmap.PAGESIZE
+            mapped = self._map(number).obj
+            assert isinstance(mapped, mmap.mmap)
+            mapped.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
+
     def _slice(self, file: int, offset: int, size: int) -> memoryview:
         mapped = self._map(file)
         if not 0 <= offset <= offset + size <= len(mapped):
