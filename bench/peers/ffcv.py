@@ -6,6 +6,8 @@ are about as large as the source's. Its batches are memory that it overwrites la
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +131,6 @@ def _batches(task: Task):
 
 if __name__ == "__main__":
     main(_check, _batches, _prepare)
+    # Its threads are not always joined at an orderly exit, which then ends in abort().
+    sys.stdout.flush()
+    os._exit(0)

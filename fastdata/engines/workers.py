@@ -90,6 +90,10 @@ class WorkersEngine(Engine):
         self._tables = PinnedRing(2 * (_AHEAD + 3))  # a table and adjustments for each batch
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._slots: Slots | None = None
+        self._slot_bytes = self._bytes_of_a_batch()
+        self._together = 1
+        if self._slot_bytes:
+            self._together = max(1, min(_TASK_BATCHES, _TASK_BYTES // self._slot_bytes))
         self._read_ahead = ReadAhead(settings)
         self._feed = _Feed(self._read_ahead)
         self._deaths = select.poll()
@@ -145,7 +149,8 @@ class WorkersEngine(Engine):
 
     def _start(self) -> DataLoader[Any]:
         settings, workers = self.settings, self.num_workers
-        self._make_slots()
+        if self._slot_bytes:
+            self._make_slots()
         fetcher = Fetcher(
             settings, shared=workers > 0, slots=self._slots, packed=self._crops is not None
         )
@@ -163,24 +168,25 @@ class WorkersEngine(Engine):
             generator=torch.Generator(),  # else it draws from the user's
         )
 
-    def _make_slots(self) -> None:
-        """Memory for the batches on their way, where all are of one size."""
+    def _bytes_of_a_batch(self) -> int:
+        """Of a slot; 0 where batches go without: in one process, or of no fixed size."""
         settings, side = self.settings, self.settings.recipe.size
         if side is None or settings.transform is not None:
-            return
-        if not self.num_workers and self._crops is None:
-            return
-        size = settings.batch_size * side * side * 3
+            return 0
         if self._crops is not None:
-            size = slot_bytes(settings.batch_size, side)
+            return slot_bytes(settings.batch_size, side)
+        return settings.batch_size * side * side * 3 if self.num_workers else 0
+
+    def _make_slots(self) -> None:
+        """Memory for the batches on their way."""
         tasks = self.num_workers * self.prefetch_factor
-        together = max(1, min(_TASK_BATCHES, _TASK_BYTES // size))
         # Those that workers have, the task received last, and those whose copies are going on or
         # that the training still holds.
-        self._slots = Slots((tasks + 1) * together + _AHEAD + 2, size)
-        if settings.device.type == "cuda":
+        count = (tasks + 1) * self._together + _AHEAD + 2
+        self._slots = Slots(count, self._slot_bytes)
+        if self.settings.device.type == "cuda":
             self._slots.register()
-        self._feed = _Feed(self._read_ahead, self._slots, together, tasks)
+        self._feed = _Feed(self._read_ahead, self._slots, self._together, tasks)
 
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
@@ -226,7 +232,10 @@ class WorkersEngine(Engine):
         decoder = self.settings.options.get("decoder", DEFAULT_DECODER)
         lines = [f"engine workers: {how}; decoder {decoder}."]
         if workers:
-            lines.append(f"Each worker prepares up to {self.prefetch_factor} batches ahead.")
+            ahead = f"Each worker prepares up to {self.prefetch_factor} batches ahead"
+            if self._together > 1:
+                ahead = f"{ahead}, or as many times {self._together}, because they are small"
+            lines.append(f"{ahead}.")
         if self._crops is not None:
             lines.append(f"Workers cut crops without scaling them. {self._crops.explain()}")
         lines += self._read_ahead.explain()
