@@ -206,8 +206,9 @@ class _HostBatches:
             start += size
 
     def finish(self, part: _HostPart) -> Batch:
-        images, labels, indices = map(torch.from_numpy, part)
-        return Batch(self._finisher.images(images), labels, indices, [])
+        images, labels, indices = part
+        made = self._finisher.from_array(images)
+        return Batch(made, torch.from_numpy(labels), torch.from_numpy(indices), [])
 
     def explain(self) -> list[str]:
         return []

@@ -27,7 +27,7 @@ class Slots:
     """``count`` pieces of ``size`` bytes; picklable to processes of this user on this machine.
 
     Who made it hands slots out: :meth:`take` gives one that nobody uses. It comes back by
-    :meth:`give_back`, or with the death of the array that :meth:`lend` made of it.
+    :meth:`give_back`, or with the death of the array that :meth:`lend` was told of.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -95,12 +95,14 @@ class Slots:
         else:
             self._read.append((slot, event))
 
-    def lend(self, slot: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """The slot's array, which keeps the slot until nobody refers to it or to its memory."""
-        array = self.array(slot, shape)
+    def lend(self, slot: int, array: NDArray[np.uint8]) -> None:
+        """Let a slot be kept by an array in it, until that one has gone.
+
+        A tensor that torch.from_numpy makes of it holds on to it, as does all that shares the
+        tensor's memory. Another view of the array in numpy does not.
+        """
         self._state[slot] = _LENT
         weakref.finalize(array, self._state.__setitem__, slot, _FREE).atexit = False
-        return array
 
     def reset(self) -> None:
         """All slots that are not lent are free: those who filled them have ended, or were

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastdata.engines.slots import Slots
 from fastdata.recipe import Recipe
@@ -24,6 +26,7 @@ class Finisher:
     def __init__(self, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> None:
         self._device = device
         self._dtype = dtype
+        self._as_it_is = device.type == "cpu" and dtype == torch.uint8
         self._scale, self._bias = affine(recipe, device).view(2, 1, 3, 1, 1)
 
     def images(self, images: torch.Tensor) -> torch.Tensor:
@@ -37,14 +40,25 @@ class Finisher:
         floats = images.to(torch.float32).mul_(self._scale).add_(self._bias)
         return floats.to(self._dtype)
 
+    def from_array(self, array: NDArray[np.uint8]) -> torch.Tensor:
+        """The same from an array of numpy's."""
+        if self._as_it_is:
+            # torch's own transposition would release the interpreter's lock, and queue for it.
+            return torch.from_numpy(array.transpose(0, 3, 1, 2))
+        return self.images(torch.from_numpy(array))
+
     def from_slot(self, slots: Slots, slot: int, shape: tuple[int, ...]) -> torch.Tensor:
         """The same from a slot, which comes back to ``slots`` when its memory is no longer used."""
-        on_gpu = self._device.type == "cuda"
-        if not on_gpu and self._dtype == torch.uint8:
-            return self.images(torch.from_numpy(slots.lend(slot, shape)))
-        images = self.images(torch.from_numpy(slots.array(slot, shape)))
-        stream = torch.cuda.current_stream(self._device) if on_gpu else None
-        slots.give_back(slot, stream.record_event() if stream is not None else None)
+        array = slots.array(slot, shape)
+        if self._as_it_is:
+            planes = array.transpose(0, 3, 1, 2)
+            slots.lend(slot, planes)
+            return torch.from_numpy(planes)
+        images = self.images(torch.from_numpy(array))
+        event = None
+        if self._device.type == "cuda":
+            event = torch.cuda.current_stream(self._device).record_event()
+        slots.give_back(slot, event)
         return images
 
     def labels(self, labels: torch.Tensor) -> torch.Tensor:

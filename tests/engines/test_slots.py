@@ -146,7 +146,10 @@ def test_a_slot_is_lent_for_as_long_as_anything_refers_to_its_memory() -> None:
     slots = Slots(2, 12)
     slot = slots.take()
     assert slot is not None
-    tensor = torch.from_numpy(slots.lend(slot, (2, 2, 3))).permute(2, 0, 1)
+    array = slots.array(slot, (2, 2, 3)).transpose(2, 0, 1)
+    slots.lend(slot, array)
+    tensor = torch.from_numpy(array)
+    del array
     other = slots.take()
     assert {slot, other} == {0, 1}
     assert slots.take() is None
@@ -163,7 +166,8 @@ def test_a_slot_is_lent_for_as_long_as_anything_refers_to_its_memory() -> None:
 def test_what_is_lent_outlives_the_slots() -> None:
     slots = Slots(1, 4)
     slots.array(0, (4,))[:] = [1, 2, 3, 4]
-    lent = slots.lend(0, (4,))
+    lent = slots.array(0, (4,))
+    slots.lend(0, lent)
     slots.close()
     assert lent.tolist() == [1, 2, 3, 4]
     lent[0] = 9
