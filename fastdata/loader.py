@@ -79,7 +79,8 @@ def make_loader(
         shuffle: None: where the recipe is random.
         drop_last: None: the same as ``shuffle``.
         num_workers: processes; 0 works in this process; ``"auto"``: as many as CPUs.
-        prefetch_factor: batches that each worker prepares ahead.
+        prefetch_factor: batches that each worker prepares ahead; of small ones, several times as
+            many.
         order: of a shuffled epoch. ``"global"``: a permutation of the whole dataset; ``"blocks"``:
             blocks of about 4 MB are shuffled, then the samples within windows of 64 blocks: for
             disks and network file systems where random reads are slow.

@@ -6,10 +6,13 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from fastdata.recipe import Recipe
 
 __all__ = ["copy_boxes", "mirror", "resample", "resampling"]
+
+_MOST_SCALED = 16  # times the output; what is larger is scaled by Pillow, within the box alone
 
 
 def resampling(recipe: Recipe) -> dict[str, bool]:
@@ -85,6 +88,12 @@ def _scale_whole(
     # Whole numbers, which the box was made from.
     scaled_width = round(pixels.shape[1] * width / box[2])
     scaled_height = round(pixels.shape[0] * height / box[3])
+    if scaled_width * scaled_height > _MOST_SCALED * width * height:  # of a banner, for example
+        corners = (box[0], box[1], box[0] + box[2], box[1] + box[3])
+        image = Image.fromarray(np.ascontiguousarray(pixels))
+        scaled_box = image.resize((width, height), Image.Resampling.BILINEAR, box=corners)
+        np.copyto(out, np.asarray(scaled_box))
+        return
     left = round(box[0] * scaled_width / pixels.shape[1])
     top = round(box[1] * scaled_height / pixels.shape[0])
     scaled = np.empty((scaled_height, scaled_width, 3), np.uint8)

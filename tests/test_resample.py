@@ -148,6 +148,24 @@ EVALUATED = [
 ]
 
 
+def test_a_banner_is_scaled_within_its_box_alone() -> None:
+    pixels, size = noise(6000, 8), (224, 224)
+    draws = draw(
+        Recipe(size=224, crop="center", antialias=True),
+        0,
+        np.array([0]),
+        np.array([[6000, 8]], np.int32),
+    )
+    left, top, w, h = draws.boxes[0].tolist()
+    found = resampled(pixels, (left, top, w, h), size, antialias=True, scale_first=True)
+    # A part that is enlarged 32 times depends on no pixel beyond the next one.
+    near = tv.pil_to_tensor(Image.fromarray(pixels[:, int(left) - 8 : int(left + w) + 9]))
+    whole = tv.resize(near, [8 * 32, near.shape[2] * 32], antialias=True)
+    x, y = round((left - int(left) + 8) * 32), round(top * 32)
+    expected = whole[:, y : y + 224, x : x + 224].permute(1, 2, 0).numpy()
+    assert np.abs(found.astype(int) - expected).max() <= 2
+
+
 @pytest.mark.parametrize("shape", EVALUATED)
 def test_a_center_crop_with_antialias_is_torchvisions_resize_and_center_crop(
     shape: tuple[int, int],

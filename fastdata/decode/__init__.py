@@ -43,8 +43,8 @@ class Decode(Protocol):
             that was used, or its first rows.
 
         Raises:
-            ValueError: the data is damaged as far as it was looked at, ends early, or is not of
-                ``size``.
+            ValueError: the data is damaged, ends early, or is not of ``size``. With ``rows``, most
+                damage that leaves the data's end in place is not noticed.
         """
 
 

@@ -13,8 +13,8 @@ from fastdata.decode import check_size, reduced
 __all__ = ["decode"]
 
 _MOST_MCU_ROWS = 16  # of pixels in a row of MCUs, for every sampling but the rarest
-_SEQUENTIAL = (0xC0, 0xC1)
-_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker")
+_SEQUENTIAL, _SOS, _DRI = (0xC0, 0xC1), 0xDA, 0xDD
+_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 
 def decode(
@@ -71,12 +71,18 @@ def _decode_top(
 
 
 def _stored_height(data: bytes | memoryview) -> int | None:
-    """Where a sequential JPEG's frame header has the height; None where no such header is found."""
-    position = 2
+    """Where a sequential JPEG's frame header has the height; None where no such header is found,
+    and where there may be restart markers: what is left over then looks as damage does."""
+    position, found = 2, None
     try:
         while data[position] == 0xFF:
-            if data[position + 1] in _SEQUENTIAL:
-                return position + 5
+            marker = data[position + 1]
+            if marker == _SOS:
+                return found
+            if marker == _DRI:
+                return None
+            if marker in _SEQUENTIAL:
+                found = position + 5
             position += 2 + (data[position + 2] << 8 | data[position + 3])
     except IndexError:
         pass

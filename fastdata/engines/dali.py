@@ -44,7 +44,8 @@ class DaliEngine(Engine):
     ``num_workers`` is the number of DALI's threads (at least one), ``prefetch_factor`` the number
     of batches that it has under way. Where a crop is reduced, blocks of the decoded JPEG are
     averaged, as for pixels: DALI has no access to the JPEG's own scaling. Colours and erasing are
-    done in the training thread.
+    done in the training thread. Damage within a JPEG's data that ends no row early is decoded
+    without a word; the conversion has looked for it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -107,6 +108,7 @@ class DaliEngine(Engine):
                 plan = current.begun.popleft().plan
                 yield _Done(plan, self._fetch(plan))
             if images is not None:
+                self._refusals = 0
                 yield _Done(current.begun.popleft().plan, images)
             elif failure is not None:
                 plan = current.begun.popleft().plan
@@ -179,6 +181,7 @@ class DaliEngine(Engine):
             num_threads=self.num_workers,
             device_id=None,
             prefetch_queue_depth=self.prefetch_factor,
+            exec_dynamic=True,  # the other one uses a batch's memory again while the caller has it
         )
         pipeline.build()
         return pipeline

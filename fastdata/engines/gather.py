@@ -63,7 +63,8 @@ class GatherEngine(Engine):
         pixels = settings.dataset.pixels
         self._sample_bytes = pixels.nbytes // len(pixels)
         # What a batch costs beside its pixels is most of the time of small ones: several are one.
-        batch_bytes = settings.batch_size * self._sample_bytes
+        side = settings.recipe.size or 0
+        batch_bytes = settings.batch_size * max(self._sample_bytes, side * side * 3)
         self._together = 1 if on_cuda else max(1, min(_TOGETHER, _TOGETHER_BYTES // batch_bytes))
         self._read_ahead = ReadAhead(settings)
         self._pool: ThreadPoolExecutor | None = None
@@ -114,7 +115,10 @@ class GatherEngine(Engine):
         how = f"{self.num_workers} threads" if self.num_workers else "the training thread"
         lines = [f"engine gather: {how} of this process copy rows of the pixel array."]
         if self._prefetch:
-            lines.append(f"Up to {self._prefetch} batches are gathered ahead.")
+            ahead = f"Up to {self._prefetch} batches are gathered ahead"
+            if self._together > 1:
+                ahead = f"{ahead}, times {self._together}, because they are small"
+            lines.append(f"{ahead}.")
         return [*lines, *self._read_ahead.explain(), *self._target.explain()]
 
     def close(self) -> None:

@@ -54,26 +54,19 @@ class CropStage:
         """The table of several batches on the host."""
         return crop_table(plans, self._image_bytes)
 
-    def uploaded(self, table: NDArray[np.int64], ring: PinnedRing) -> torch.Tensor:
+    def uploaded(self, table: NDArray[Any], ring: PinnedRing) -> torch.Tensor:
         """A table on the device."""
         buffer = ring.take(table.nbytes)
-        np.copyto(buffer.array.view(np.int64).reshape(table.shape), table)
+        np.copyto(buffer.array.view(table.dtype).reshape(table.shape), table)
         device = torch.empty(table.nbytes, dtype=torch.uint8, device=self._device)
         buffer.upload(device)
-        return device.view(torch.int64).view(table.shape)
+        return device.view(torch.from_numpy(table[:0]).dtype).view(table.shape)
 
     def uploaded_adjustments(
         self, adjustments: Adjustments | None, ring: PinnedRing
     ) -> torch.Tensor | None:
         """The table of adjustments on the device, see :func:`fastdata.kernels.adjust_table`."""
-        if adjustments is None:
-            return None
-        host = adjust_table(adjustments)
-        buffer = ring.take(host.nbytes)
-        np.copyto(buffer.array.view(np.float32).reshape(host.shape), host)
-        device = torch.empty(host.nbytes, dtype=torch.uint8, device=self._device)
-        buffer.upload(device)
-        return device.view(torch.float32).view(host.shape)
+        return None if adjustments is None else self.uploaded(adjust_table(adjustments), ring)
 
     def crop(
         self,

@@ -21,7 +21,7 @@ from fastdata.resample import copy_boxes, mirror, resample, resampling
 
 __all__ = ["NO_SIZE", "EncodedSamples", "PixelSamples", "fault_of"]
 
-_SMALL = 128 * 128  # pixels
+_SMALL = 64 * 64  # pixels: a batch of them is one array
 _READ_AT_ONCE = 32  # samples, each of which may hold a file open
 NO_SIZE = (1, 1)  # stands in for a sample whose header cannot be read
 
@@ -50,8 +50,10 @@ class EncodedSamples:
             plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
         self.plan = plan
         self._rows = plan.rows()
-        # Where the image is scaled first, the filter sees pixels below the box.
-        self._below = recipe.antialias and recipe.crop == "center"
+        # Where the image is scaled first, the filter sees pixels below the box. And a decoder that
+        # stops early is nearly blind to damage, which nobody has looked for in a plain folder.
+        scaled_first = recipe.antialias and recipe.crop == "center"
+        self._whole = scaled_first or not dataset.plain
 
     def _read_headers(
         self, plan: BatchPlan, faults: dict[int, str], headers: HeaderReader
@@ -78,7 +80,7 @@ class EncodedSamples:
         and none is scaled: of a small image's time the calls for it are a large part.
 
         Returns:
-            Whether that was so; if not, nothing was done.
+            Whether all were read and drawn; if not, :meth:`draw` has to.
         """
         plan, (width, height) = self.plan, self.sizes[0]
         one_size = self.sizes.count(self.sizes[0]) == len(self.sizes)
@@ -92,7 +94,10 @@ class EncodedSamples:
         stack = out if whole else buffer.shaped(width, len(plan) * height)
         stack = stack.reshape(len(plan), height, width, 3)
         for first in range(0, len(plan), _READ_AT_ONCE):
-            encoded = self._read(range(first, min(first + _READ_AT_ONCE, len(plan))))
+            try:
+                encoded = self._read(range(first, min(first + _READ_AT_ONCE, len(plan))))
+            except OSError:
+                return False  # one by one it is found whose fault that is
             for slot, data in enumerate(encoded, first):
                 image = stack[slot]
                 try:
@@ -165,7 +170,7 @@ class EncodedSamples:
             return decode_any(data, self._decode), box, reduction
         size = self.sizes[slot]
         left, top, w, h = box
-        rows = None if self._below else max(1, int(top + h))
+        rows = None if self._whole else max(1, int(top + h))
         memory = buffer.shaped(*reduced(size, reduction))
         pixels = self._decode(data, size, reduction, memory, rows)
         if reduction > 1:

@@ -41,7 +41,9 @@ class Slots:
         # any thread, in the middle of anything.
         self._state = bytearray([_FREE]) * count
         self._read: deque[tuple[int, torch.cuda.Event]] = deque()
-        self._registered = False
+        self._pinned: list[int] = []
+        # Also where nobody closes: while the descriptor is open, the memory stays.
+        self._end = weakref.finalize(self, _release, self._owner, self._descriptor, self._pinned)
 
     def _map(self) -> None:
         memory = mmap.mmap(self._descriptor, self._count * self._size)
@@ -70,8 +72,9 @@ class Slots:
         not; nothing else changes."""
         address, size = self._array.ctypes.data, self._array.nbytes
         status = torch.cuda.cudart().cudaHostRegister(address, size, 0)  # type: ignore[no-untyped-call]
-        self._registered = int(status) == 0
-        if not self._registered:
+        if int(status) == 0:
+            self._pinned.append(address)
+        else:
             with contextlib.suppress(RuntimeError):  # else the next call reports it
                 torch.zeros(1, device="cuda")
 
@@ -117,12 +120,15 @@ class Slots:
     def close(self) -> None:
         """Release the memory; what is lent stays until its user has ended."""
         self.reset()
-        if self._registered:
-            torch.cuda.cudart().cudaHostUnregister(self._array.ctypes.data)  # type: ignore[no-untyped-call]
-            self._registered = False
+        self._end()
         self._array = np.empty((0, 0), np.uint8)  # the map goes with its last view
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+
+
+def _release(owner: int, descriptor: int, pinned: list[int]) -> None:
+    if os.getpid() == owner:  # what CUDA knows of belongs to that process
+        for address in pinned:
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+    os.close(descriptor)
 
 
 def _passed(event: torch.cuda.Event) -> bool:

@@ -169,9 +169,11 @@ class WorkersEngine(Engine):
         )
 
     def _bytes_of_a_batch(self) -> int:
-        """Of a slot; 0 where batches go without: in one process, or of no fixed size."""
+        """Of a slot; 0 where batches go without: in one process, of no fixed size, or to a device
+        of which it is not known when it has read them."""
         settings, side = self.settings, self.settings.recipe.size
-        if side is None or settings.transform is not None:
+        known = settings.device.type in ("cpu", "cuda")
+        if side is None or settings.transform is not None or not known:
             return 0
         if self._crops is not None:
             return slot_bytes(settings.batch_size, side)
@@ -245,6 +247,7 @@ class WorkersEngine(Engine):
 
     def close(self) -> None:
         loader, self._loader = self._loader, None
+        self._deaths = select.poll()  # the numbers of its descriptors will be those of others
         pool = getattr(loader, "_iterator", None)
         if pool is not None and self.num_workers:
             pool._shutdown_workers()  # now, and not when the last reference to it has gone

@@ -65,7 +65,7 @@ class SpanReader(Reader):
         offsets, sizes = self._spans[indices].T.tolist()
         for number, offset, size in zip(files, offsets, sizes, strict=True):
             start = offset - offset % mmap.PAGESIZE
-            mapped = self._map(number).obj
+            mapped = self._slice(number, offset, size).obj
             assert isinstance(mapped, mmap.mmap)
             mapped.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
 

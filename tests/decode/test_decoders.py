@@ -517,3 +517,13 @@ def test_damaged_exif_does_not_stand_in_the_way_of_good_pixels(
     assert np.array_equal(decode_unusual(data), pillows(encoded(picture(40, 24), kind, **options)))
     header = read_header(data)
     assert (header.width, header.height, header.orientation) == (40, 24, 1)
+
+
+def test_restart_markers_do_not_hide_damage_or_an_early_end(decode: Decode) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (161, 97, 3), np.uint8)).save(
+        buffer, "JPEG", restart_marker_rows=1
+    )
+    data = buffer.getvalue()
+    with pytest.raises(ValueError, match=r"\w"):
+        decode(data[: len(data) * 3 // 4], (97, 161), rows=40)

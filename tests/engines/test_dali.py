@@ -149,6 +149,16 @@ def test_an_epoch_can_be_left_at_any_batch(
             assert all(map(torch.equal, found, wanted))
 
 
+def test_a_batch_that_was_handed_out_is_never_overwritten(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    convert(make_folder({"a": 40}), tmp_path / "out", workers=1)
+    with make_loader(tmp_path / "out", 2, recipe=RECIPE, engine="dali-cpu") as loader:
+        pairs = [(images, images.clone()) for _ in range(2) for images, _ in loader]
+    assert len(pairs) == 40
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
 def test_what_it_cannot_do_is_refused_by_name(
     make_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
