@@ -294,7 +294,10 @@ def test_a_training_that_is_ended_leaves_no_process_and_no_shared_memory(
         assert trainer == process.pid
         time.sleep(0.1)  # amid the epochs
         (os.killpg if everyone else os.kill)(trainer, how)
-        output, errors = process.communicate()
+        try:
+            output, errors = process.communicate(timeout=50)
+        finally:
+            process.kill()
     assert process.returncode == -how
     assert output == ""
     if how == signal.SIGINT:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from typing import Any
 
@@ -21,6 +22,8 @@ RECIPE = Recipe(size=224, crop="random_resized", dtype="uint8")
 
 
 def main() -> None:
+    # Whoever started the tests in the background of a shell has had this signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     path, workers, batch_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     options: dict[str, Any] = {"recipe": RECIPE, "drop_last": False, "num_workers": workers}
     if sys.argv[4:] == ["transform"]:
