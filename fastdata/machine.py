@@ -11,6 +11,7 @@ from fastdata.errors import UsageError
 __all__ = [
     "available_cpus",
     "available_memory",
+    "cpus_of_a_rank",
     "environment_count",
     "keep_freed_memory",
     "memory_limit",
@@ -56,6 +57,11 @@ def environment_count(name: str, default: int) -> int:
     if not text.isdecimal():
         raise UsageError(f"expected the environment variable {name} to be a number, got {text!r}")
     return int(text)
+
+
+def cpus_of_a_rank(cpus: int) -> int:
+    """CPUs divided by the ranks on this host; at least 1."""
+    return max(1, cpus // max(1, environment_count("LOCAL_WORLD_SIZE", 1)))
 
 
 def keep_freed_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 import numpy as np
 import simplejpeg
@@ -54,9 +55,7 @@ def _decode_top(
     are no more. The decoder then warns of the data that is left over, and of nothing before it;
     of a file that ends early it warns first."""
     at = _stored_height(data)
-    if at is None or bytes(data[at : at + 4]) != size[1].to_bytes(2, "big") + size[0].to_bytes(
-        2, "big"
-    ):
+    if at is None or bytes(data[at : at + 4]) != struct.pack(">HH", size[1], size[0]):
         return decode(data, size, reduction, out)  # which finds what is wrong
     part = bytearray(data)
     part[at : at + 2] = kept.to_bytes(2, "big")

@@ -19,7 +19,9 @@ from fastdata.dataset import Dataset
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 
-__all__ = ["Batch", "Engine", "Settings", "Skipped", "Unavailable"]
+__all__ = ["Batch", "Engine", "Settings", "Skipped", "Unavailable", "batches_together"]
+
+_TOGETHER, _TOGETHER_BYTES = 8, 2 << 20
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,12 @@ class Batch(NamedTuple):
     labels: torch.Tensor
     indices: torch.Tensor
     skipped: list[Skipped]
+
+
+def batches_together(batch_bytes: int) -> int:
+    """How many batches are made as one: of small ones, what each costs beside its pixels is most of
+    the time."""
+    return max(1, min(_TOGETHER, _TOGETHER_BYTES // batch_bytes))
 
 
 class Unavailable(Exception):

@@ -26,7 +26,7 @@ from fastdata.engines.ahead import Ahead
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import WorkerError
-from fastdata.machine import available_cpus, environment_count
+from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 
 __all__ = ["DaliEngine"]
@@ -50,11 +50,9 @@ class DaliEngine(Engine):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        local_ranks = max(1, environment_count("LOCAL_WORLD_SIZE", 1))
         self._cpus = available_cpus()
-        automatic = max(1, self._cpus // local_ranks)
         asked = settings.num_workers
-        self.num_workers = automatic if asked is None else max(1, asked)
+        self.num_workers = cpus_of_a_rank(self._cpus) if asked is None else max(1, asked)
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._halvings = _halvings(settings)

@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.adjust import adjust, fill_colour
-from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines import Batch, Engine, Settings, batches_together
 from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
-from fastdata.machine import available_cpus, environment_count
+from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan, join_plans
 from fastdata.resample import copy_boxes, resample, resampling
 
@@ -32,7 +32,6 @@ __all__ = ["GatherEngine"]
 
 _PREFETCH = 2
 _LEAST_SHARE = 1 << 20  # bytes of images that are worth a thread's attention
-_TOGETHER, _TOGETHER_BYTES = 8, 2 << 20  # the most batches that are gathered as one
 
 
 class GatherEngine(Engine):
@@ -50,9 +49,8 @@ class GatherEngine(Engine):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        local_ranks = max(1, environment_count("LOCAL_WORLD_SIZE", 1))
-        automatic = max(1, available_cpus() // local_ranks)
-        self.num_workers = automatic if settings.num_workers is None else settings.num_workers
+        asked = settings.num_workers
+        self.num_workers = cpus_of_a_rank(available_cpus()) if asked is None else asked
         self._prefetch = settings.prefetch_factor or _PREFETCH
         if self.num_workers == 0:
             self._prefetch = 0
@@ -65,7 +63,7 @@ class GatherEngine(Engine):
         # What a batch costs beside its pixels is most of the time of small ones: several are one.
         side = settings.recipe.size or 0
         batch_bytes = settings.batch_size * max(self._sample_bytes, side * side * 3)
-        self._together = 1 if on_cuda else max(1, min(_TOGETHER, _TOGETHER_BYTES // batch_bytes))
+        self._together = 1 if on_cuda else batches_together(batch_bytes)
         self._read_ahead = ReadAhead(settings)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -17,7 +17,7 @@ from torch.multiprocessing import get_all_start_methods
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines import Batch, Engine, Settings, batches_together
 from fastdata.engines.ahead import Ahead, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.fetch import Fetcher, HostBatch
@@ -26,7 +26,7 @@ from fastdata.engines.pixels import CropStage
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
-from fastdata.machine import available_cpus, environment_count
+from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
 
@@ -45,7 +45,6 @@ _DEATH_SECONDS = 1.0
 _RESIZE_ON = ("auto", "device", "workers")
 _AHEAD = 1
 _PREFETCH = 2  # tasks ahead for each worker, DataLoader's own default
-_TASK_BYTES, _TASK_BATCHES = 2 << 20, 8  # the most of one task, where a batch is less
 
 
 class WorkersEngine(Engine):
@@ -72,10 +71,9 @@ class WorkersEngine(Engine):
                 f"expected start_method to be one of {', '.join(get_all_start_methods())}, got "
                 f"{method!r}"
             )
-        local_ranks = max(1, environment_count("LOCAL_WORLD_SIZE", 1))
         self._cpus = available_cpus()
-        automatic = max(1, self._cpus // local_ranks)
-        self.num_workers = automatic if settings.num_workers is None else settings.num_workers
+        asked = settings.num_workers
+        self.num_workers = cpus_of_a_rank(self._cpus) if asked is None else asked
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         where = settings.options.get("resize_on", "auto")
         if where not in _RESIZE_ON:
@@ -93,7 +91,7 @@ class WorkersEngine(Engine):
         self._slot_bytes = self._bytes_of_a_batch()
         self._together = 1
         if self._slot_bytes:
-            self._together = max(1, min(_TASK_BATCHES, _TASK_BYTES // self._slot_bytes))
+            self._together = batches_together(self._slot_bytes)
         self._read_ahead = ReadAhead(settings)
         self._feed = _Feed(self._read_ahead)
         self._deaths = select.poll()

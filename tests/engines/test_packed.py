@@ -6,7 +6,6 @@ import importlib
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,35 +14,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastdata import Recipe, convert, make_loader, open_dataset
-from fastdata.engines import Settings
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.packed import can_pack, slot_bytes
 from fastdata.engines.slots import Slots
 from fastdata.errors import UsageError
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import draw_key
+from tests.engines.settings import RECIPE, settings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SIDE = 24
-RECIPE = Recipe(size=SIDE, crop="random_resized", hflip=0.5)
+SIDE = RECIPE.size or 0
 # Smaller than the output, larger, and so large that crops are reduced.
 SIZES = [(20, 16), (30, 28), (60, 47), (200, 150), (400, 310)]
-
-
-def settings(dataset: Any, recipe: Recipe = RECIPE, **changes: Any) -> Settings:
-    values: dict[str, Any] = {
-        "dataset": dataset,
-        "batch_size": 10,
-        "recipe": recipe,
-        "transform": None,
-        "device": torch.device("cpu"),
-        "dtype": torch.uint8,
-        "training": True,
-        "skip_errors": False,
-        "num_workers": 1,
-        "prefetch_factor": 1,
-    }
-    return Settings(**{**values, **changes})
 
 
 def finished(slots: Slots, batch: HostBatch, module: str) -> NDArray[np.uint8]:

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import Recipe, convert, make_loader, open_dataset
-from fastdata.engines import Settings
+from fastdata import convert, make_loader, open_dataset
 from fastdata.engines.fetch import Fetcher
 from fastdata.engines.slots import Slots
 from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import draw_key
-
-RECIPE = Recipe(size=24, crop="random_resized", hflip=0.5)
+from tests.engines.settings import RECIPE, settings
 
 
 class Event:
@@ -43,22 +41,6 @@ def dataset(make_folder: Callable[..., Path], tmp_path: Path) -> Any:
     convert(source, tmp_path / "out", workers=1)
     with open_dataset(tmp_path / "out") as opened:
         yield opened
-
-
-def settings(dataset: Any, **changes: Any) -> Settings:
-    values: dict[str, Any] = {
-        "dataset": dataset,
-        "batch_size": 4,
-        "recipe": RECIPE,
-        "transform": None,
-        "device": torch.device("cpu"),
-        "dtype": torch.uint8,
-        "training": True,
-        "skip_errors": False,
-        "num_workers": 1,
-        "prefetch_factor": 1,
-    }
-    return Settings(**{**values, **changes})
 
 
 def plan_of(dataset: Any, indices: list[int]) -> BatchPlan:
