@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -25,8 +24,8 @@ from fastdata.dataset import Dataset, open_dataset
 from fastdata.engines import Settings, Skipped
 from fastdata.engines.choice import Choice, choose
 from fastdata.errors import DatasetError, UsageError
-from fastdata.plan import BatchPlan, plan_batches
-from fastdata.recipe import Recipe, draw_key
+from fastdata.planner import EpochPlanner
+from fastdata.recipe import Recipe
 from fastdata.sampling import BatchSampler, Blocks, CopyChoice
 
 __all__ = ["Loader", "make_loader"]
@@ -34,7 +33,6 @@ __all__ = ["Loader", "make_loader"]
 _STATE_VERSION = 1
 _BLOCK_BYTES, _FOLDER_BLOCK, _WINDOW = 4 << 20, 64, 64
 _LOOK = 100_000  # samples whose size is looked at to choose a block's
-_PLANNED_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 
 
 def make_loader(
@@ -175,6 +173,9 @@ class Loader:
     ) -> None:
         self._sampler = sampler
         self._engine = choice.engine
+        settings = choice.engine.settings
+        sizes = settings.dataset.sizes if settings.dataset.plain else None
+        self._planner = EpochPlanner(sampler, settings.recipe, sizes)
         self._passed_over = choice.passed_over
         self._seed = seed
         self._with_index = with_index
@@ -201,10 +202,9 @@ class Loader:
         # Only now: an iterator that is never asked for a batch, as frameworks make one to see
         # whether a loader can be iterated, begins no epoch.
         self._epoch, self._position, self._begun = epoch, position, True
-        settings = self._engine.settings
-        plans = _plans(
-            self._sampler, settings.dataset, settings.recipe, self._seed, epoch, position
-        )
+        # Of the planner: what holds on to the plans must not keep this loader alive, whose end is
+        # what ends the engine's processes.
+        plans = self._planner.plans(self._seed, epoch, position)
         for batch in self._engine.batches(plans):
             self._check_current(iteration)
             position = self._sampler.next_position(position)
@@ -367,30 +367,3 @@ def _blocks(dataset: Dataset) -> Blocks:
         return Blocks(_FOLDER_BLOCK, _WINDOW)
     mean = max(1, int(dataset.reader.lengths[:_LOOK].mean()))
     return Blocks(max(1, _BLOCK_BYTES // mean), _WINDOW)
-
-
-def _plans(
-    sampler: BatchSampler, dataset: Dataset, recipe: Recipe, seed: int, epoch: int, position: int
-) -> Iterator[BatchPlan]:
-    """The plans of an epoch from ``position`` on. No method: an engine that holds on to them must
-    not keep its loader alive, whose end is what ends the engine's processes."""
-    sizes = dataset.sizes if dataset.plain else None
-    count = max(1, _PLANNED_SAMPLES // sampler.batch_size)
-
-    def plan(first: int) -> list[BatchPlan]:
-        positions = sampler.positions(position, first, count)
-        indices = sampler.indices(seed, epoch, np.concatenate(positions))
-        ends = np.cumsum([len(batch) for batch in positions])
-        return plan_batches(recipe, draw_key(seed, epoch), np.split(indices, ends[:-1]), sizes)
-
-    steps = sampler.steps(position)
-    if steps <= count:
-        yield from plan(0) if steps else []
-        return
-    with ThreadPoolExecutor(1, "fastdata-plan") as planner:  # plans while batches are made
-        planned = planner.submit(plan, 0)
-        for first in range(count, steps + count, count):
-            plans = planned.result()
-            if first < steps:
-                planned = planner.submit(plan, first)
-            yield from plans

@@ -98,7 +98,9 @@ def plan_batches(
     if not batches:
         return []
     indices = np.concatenate(batches)
-    draws: tuple[Any, ...] = () if sizes is None else draw(recipe, key, indices, sizes[indices])
+    draws: tuple[Any, ...] = (
+        () if sizes is None else draw(recipe, key, indices, sizes.take(indices, axis=0))
+    )
     adjustments = draw_adjustments(recipe, key, indices)
     plans, start = [], 0
     for batch in batches:

@@ -218,7 +218,9 @@ def _random_resized(
     left = np.arange(len(keys))  # samples without a box so far; usually few after the first try
     for attempt in range(_ATTEMPTS):
         lane = attempt * _LANES_PER_ATTEMPT
-        key, w_max, h_max = keys[left], width[left], height[left]
+        key, w_max, h_max = keys, width, height
+        if attempt:
+            key, w_max, h_max = keys[left], width[left], height[left]
         area = (w_max * h_max) * (low_scale + (high_scale - low_scale) * uniform(key, lane))
         aspect = np.exp(low_log + (high_log - low_log) * uniform(key, lane + 1))
         w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
@@ -226,7 +228,11 @@ def _random_resized(
         fits = (w > 0) & (w <= w_max) & (h > 0) & (h <= h_max)
         x = _below(key, lane + 2, np.maximum(w_max - w + 1, 1))
         y = _below(key, lane + 3, np.maximum(h_max - h + 1, 1))
-        boxes[left[fits]] = np.stack([x, y, w, h], axis=1)[fits]
+        for column, values in enumerate((x, y, w, h)):
+            if attempt:
+                boxes[left[fits], column] = values[fits]
+            else:  # what does not fit is overwritten
+                boxes[:, column] = values
         left = left[~fits]
         if not left.size:
             return boxes
@@ -282,9 +288,13 @@ def _reduce(
     """The largest factor of 1, 2, 4, 8 that leaves the box at least ``size``, and the box on that
     factor's grid, so that it has whole coordinates in the reduced image too."""
     whole = boxes.astype(np.int64)
-    fit = np.minimum(whole[:, 2], whole[:, 3]) // size
-    factor = np.where(fit >= 8, 8, np.where(fit >= 4, 4, np.where(fit >= 2, 2, 1)))
-    return whole // factor[:, None] * factor[:, None], factor.astype(np.uint8)
+    short = np.minimum(whole[:, 2], whole[:, 3])
+    shift = np.zeros(len(whole), np.uint8)
+    for factor in (2, 4, 8):
+        shift += short >= factor * size
+    if shift.any():
+        whole &= -np.left_shift(1, shift, dtype=np.int64)[:, None]  # down to a multiple of it
+    return whole, np.left_shift(1, shift, dtype=np.uint8)
 
 
 def _below(keys: NDArray[np.uint64], lane: int, bound: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ def shuffled(n: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64
     return _feistel(n, key, positions)
 
 
-@functools.lru_cache(maxsize=2)  # an epoch is asked for batch by batch; two: train and eval
+@functools.lru_cache(maxsize=4)  # asked for batch by batch; train and eval, this epoch and the next
 def _sorted_permutation(n: int, key: int) -> NDArray[np.int64]:
     """Sort (hash of i, i) packed in one word: unique keys, so the result is the same on every
     machine with any sort, and sorting values is several times faster than argsort."""

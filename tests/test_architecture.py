@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
     {"demo"},
     {"tuning", "verify"},
     {"loader"},
-    {"profile"},
+    {"planner", "profile"},
     {"engines"},
     {"kernels", "plan", "resample"},
     {"adjust"},

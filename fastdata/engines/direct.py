@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 
 from fastdata.engines import Batch, Engine, Settings, Unavailable
 from fastdata.engines.ahead import Ahead, PinnedRing
+from fastdata.engines.copies import RowCopies
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.registration import Registration
 from fastdata.errors import UsageError
+from fastdata.kernels import pack_rows
 from fastdata.plan import BatchPlan, join_adjustments
 
 __all__ = ["DirectEngine"]
 
 _TIERS = ("auto", "hbm", "host")
+_READS = ("auto", "copies", "kernel")
+_LEAST_COPY = 64 << 10  # bytes of an image: a copy takes over a microsecond, however small it is
 _HBM_SHARE = 0.4
 _DEPTH = 3
 _GROUP = 8  # batches whose tables are uploaded at once
@@ -40,6 +44,7 @@ class _Prepared(NamedTuple):
     host_table: NDArray[np.int64]
     labels: torch.Tensor
     adjustments: torch.Tensor | None
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None  # see pack_rows
 
 
 class DirectEngine(Engine):
@@ -48,21 +53,25 @@ class DirectEngine(Engine):
     Options:
         tier: ``"hbm"``, ``"host"`` or ``"auto"``: the first of these that fits.
         hbm_share: the most of the GPU's free memory that the dataset may take, 0.4 by default.
+        host_read: how tier ``host`` reads: ``"copies"``, by the copy engines, which leaves the
+            GPU's processors to the training; ``"kernel"``, faster for small images; ``"auto"``.
     """
 
-    options = ("tier", "hbm_share")
+    options = ("tier", "hbm_share", "host_read")
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         tier = settings.options.get("tier", "auto")
         if tier not in _TIERS:
             raise UsageError(f"expected tier to be one of {', '.join(_TIERS)}, got {tier!r}")
+        self._read = settings.options.get("host_read", "auto")
+        if self._read not in _READS:
+            raise UsageError(f"expected host_read to be one of {_READS}, got {self._read!r}")
         self._crop = CropStage(settings)
-        if not self._crop.has_triton and tier == "host":
-            raise Unavailable("without Triton nothing can read the host's memory from the GPU")
         self._pixels = settings.dataset.pixels
         self._resident: torch.Tensor | None = None
         self._registration: Registration | None = None
+        self._copies: RowCopies | None = None
         self._why = ""
         free = torch.cuda.mem_get_info(settings.device)[0]
         share = settings.options.get("hbm_share", _HBM_SHARE)
@@ -77,13 +86,9 @@ class DirectEngine(Engine):
             self._resident = self._upload()
             self._why = f"which take less than {share:.0%} of the GPU's free memory"
         else:
-            if not self._crop.has_triton:
-                raise Unavailable(
-                    "the pixels do not fit the GPU's memory, and without Triton nothing can read "
-                    "the host's memory from the GPU"
-                )
             self._register()
-            self._why = "whose pages are registered with CUDA"
+            how = "a kernel reads" if self._copies is None else "its copy engines read"
+            self._why = f"whose pages are registered with CUDA and which {how}"
         depth = settings.prefetch_factor or _DEPTH
         self._ahead = Ahead(settings.device, depth, refill=depth // 2)
         self._ring, self._adjustments_ring = PinnedRing(2), PinnedRing(2)
@@ -108,10 +113,23 @@ class DirectEngine(Engine):
         return resident
 
     def _register(self) -> None:
+        kernel = self._crop.has_triton
+        if self._read == "kernel" and not kernel:
+            raise Unavailable("without Triton no kernel can read the host's memory")
         self._registration = Registration(
             self._pixels,
             lambda done, total: _progress("registering", done, total),
         )
+        small = self._pixels.nbytes < _LEAST_COPY * len(self._pixels)
+        if self._read == "kernel" or (self._read == "auto" and small and kernel):
+            return
+        try:
+            room = self._registration.room
+            self._copies = RowCopies(self._pixels, room, self.settings.device)
+        except Unavailable:
+            if self._read == "copies" or not kernel:
+                self._registration.close()
+                raise
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
         if self.tier == "host" and self._registration is None:  # closed, and used again
@@ -127,23 +145,36 @@ class DirectEngine(Engine):
         engine's speed what the host does for each batch is what limits it."""
         while group := list(islice(plans, _GROUP)):
             host = self._crop.table(group)
+            parts = np.split(host, np.cumsum([len(plan) for plan in group])[:-1])
+            rows = [None if self._copies is None else self._packed(part) for part in parts]
             table = self._crop.uploaded(host, self._ring)
             labels = self._crop.labels(table)
             adjustments = self._crop.uploaded_adjustments(
                 join_adjustments(group), self._adjustments_ring
             )
             place = 0
-            for plan in group:
+            for plan, host_table, packed in zip(group, parts, rows, strict=True):
                 part = slice(place, place + len(plan))
-                adjusted = None if adjustments is None else adjustments[part]
-                yield _Prepared(plan.indices, table[part], host[part], labels[part], adjusted)
+                yield _Prepared(
+                    plan.indices,
+                    table[part],
+                    host_table,
+                    labels[part],
+                    None if adjustments is None else adjustments[part],
+                    packed,
+                )
                 place += len(plan)
 
+    def _packed(self, table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        height, width = self._pixels.shape[1:3]
+        return pack_rows(table, (height, width))
+
     def _make(self, batch: _Prepared) -> Batch:
+        what = batch.table, batch.host_table, batch.adjustments
         if self._resident is not None:
-            images = self._crop.crop(
-                self._resident, batch.table, batch.host_table, batch.adjustments
-            )
+            images = self._crop.crop(self._resident, *what)
+        elif self._copies is not None and batch.rows is not None:
+            images = self._crop.crop(self._copies.gather(*batch.rows), *what, staged=True)
         else:
             images = self._crop.crop_from_host(
                 self._pixels.ctypes.data, batch.table, batch.adjustments
@@ -160,7 +191,7 @@ class DirectEngine(Engine):
 
     def close(self) -> None:
         torch.cuda.synchronize(self.settings.device)  # nothing may read what is released
-        self._resident = None
+        self._resident = self._copies = None
         if self._registration is not None:
             self._registration.close()
             self._registration = None

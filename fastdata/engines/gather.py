@@ -24,6 +24,7 @@ from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
+from fastdata.kernels import pack_rows
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan, join_plans
 from fastdata.resample import copy_boxes, resample, resampling
@@ -230,15 +231,11 @@ class _DeviceBatches:
     def begin(self, plan: BatchPlan) -> _Work:
         height, width = self.pixels.shape[1:3]
         table = self._crop.table([plan])
-        # Only the rows of the boxes are copied, packed: image after image, without gaps.
-        top, bottom = np.maximum(table[:, 2], 0), np.minimum(table[:, 2] + table[:, 4], height)
-        counts = np.maximum(bottom - top, 0)
+        first, counts = pack_rows(table, (height, width))
         ends = np.cumsum(counts)
-        table[:, 7] = (ends - counts - top) * (width * 3)
         buffer = self._ring.take(max(1, int(ends[-1])) * width * 3)
         source = self.pixels.reshape(-1, width * 3)
         target = buffer.array.reshape(-1, width * 3)
-        first = table[:, 6] * height + top
 
         def gather(share: range) -> None:
             part = slice(share.start, share.stop)

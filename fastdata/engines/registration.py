@@ -48,7 +48,7 @@ class Registration:
         # Also where nobody closes it; the array is kept so long, and with it the mapping.
         self._release = weakref.finalize(self, _release, self._chunks, array)
         address, size = array.ctypes.data, array.nbytes
-        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        self._start = start = address // mmap.PAGESIZE * mmap.PAGESIZE
         end = -(-(address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
         limit = memory_limit()
         if size > _MOST_OF_MEMORY * limit:
@@ -82,6 +82,10 @@ class Registration:
                 torch.zeros(1, device="cuda")
             raise Unavailable(f"CUDA refuses to register the file's pages (error {status})")
         self._chunks.append(start)
+
+    def room(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes from each address to the end of its registration: no copy may go beyond."""
+        return _CHUNK - (addresses - self._start) % _CHUNK
 
     def close(self) -> None:
         """Release the pages; what reads them must have ended."""

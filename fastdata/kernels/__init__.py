@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastdata.adjust import Adjustments
 from fastdata.plan import BatchPlan
 
-__all__ = ["ADJUST_COLUMNS", "COLUMNS", "adjust_table", "crop_table", "staging_stride"]
+__all__ = ["ADJUST_COLUMNS", "COLUMNS", "adjust_table", "crop_table", "pack_rows", "staging_stride"]
 
 ADJUST_COLUMNS = 8
 COLUMNS = 8
@@ -57,6 +57,27 @@ def crop_table(plans: Sequence[BatchPlan], image_bytes: int) -> NDArray[np.int64
         table[place : place + len(plan), 7] += np.arange(len(plan)) * stride
         place += len(plan)
     return table
+
+
+def pack_rows(
+    table: NDArray[np.int64], image_size: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Lay out a staging buffer that holds only the rows of a batch's boxes, one image after the
+    other without gaps: sets the table's last column accordingly.
+
+    Args:
+        table: of one batch, see :func:`crop_table`.
+        image_size: height and width of the source's images.
+
+    Returns:
+        For each sample the first of its rows, counted through all images of the source, and how
+        many there are: int64 [B] each. A box that lies beside its image has none.
+    """
+    height, width = image_size
+    top, bottom = np.maximum(table[:, 2], 0), np.minimum(table[:, 2] + table[:, 4], height)
+    counts = np.maximum(bottom - top, 0)
+    table[:, 7] = (np.cumsum(counts) - counts - top) * (width * 3)
+    return table[:, 6] * height + top, counts
 
 
 def adjust_table(adjustments: Adjustments) -> NDArray[np.float32]:

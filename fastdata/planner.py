@@ -1,0 +1,76 @@
+"""EpochPlanner: the plans of epoch after epoch, made ahead of the engine that carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.plan import BatchPlan, plan_batches
+from fastdata.recipe import Recipe, draw_key
+from fastdata.sampling import BatchSampler
+
+__all__ = ["EpochPlanner"]
+
+_MOST_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
+_FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at once
+
+
+class EpochPlanner:
+    """Plans batches in a thread, while others are made.
+
+    The beginning of the next epoch is planned meanwhile as well: shuffling a large dataset takes
+    longer than an engine can wait.
+    """
+
+    def __init__(
+        self, sampler: BatchSampler, recipe: Recipe, sizes: NDArray[np.int32] | None
+    ) -> None:
+        """
+        Args:
+            sampler: which samples the batches hold.
+            recipe: what to do to them.
+            sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
+        """
+        self._sampler = sampler
+        self._recipe = recipe
+        self._sizes = sizes
+        self._most = max(1, _MOST_SAMPLES // sampler.batch_size)
+        self._first = max(1, _FIRST_SAMPLES // sampler.batch_size)
+        self._ready: dict[tuple[int, int, int], list[BatchPlan]] = {}
+
+    def plans(self, seed: int, epoch: int, position: int) -> Iterator[BatchPlan]:
+        """The plans of an epoch's batches from ``position`` on."""
+        ready = self._ready.pop((seed, epoch, position), None)
+        self._ready.clear()
+        plans = ready or self._plan(seed, epoch, position, 0, self._first)
+        done, count = 0, self._first
+        pool = ThreadPoolExecutor(2, "fastdata-plan")
+        try:
+            while plans:
+                done += len(plans)
+                count = min(2 * count, self._most)
+                following = pool.submit(self._plan, seed, epoch, position, done, count)
+                if done <= self._first:
+                    pool.submit(self._prepare, seed, epoch + 1)
+                yield from plans
+                plans = following.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, seed: int, epoch: int) -> None:
+        self._ready[seed, epoch, 0] = self._plan(seed, epoch, 0, 0, self._first)
+
+    def _plan(
+        self, seed: int, epoch: int, position: int, first: int, count: int
+    ) -> list[BatchPlan]:
+        """The plans of up to ``count`` steps from step ``first`` on, counted from ``position``."""
+        positions = self._sampler.positions(position, first, count)
+        if not positions:
+            return []
+        indices = self._sampler.indices(seed, epoch, np.concatenate(positions))
+        ends = np.cumsum([len(batch) for batch in positions])
+        key = draw_key(seed, epoch)
+        return plan_batches(self._recipe, key, np.split(indices, ends[:-1]), self._sizes)
