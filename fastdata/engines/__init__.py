@@ -38,6 +38,7 @@ class Settings:
         training: decides what ``on_error="skip"`` does, see :class:`Batch`.
         skip_errors: whether samples that are at fault are skipped.
         num_workers, prefetch_factor: of processes; None chooses.
+        tuned: whether num_workers comes from a profile, for the explanation.
         options: the engine's own.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     num_workers: int | None
     prefetch_factor: int | None
     options: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ class Engine(ABC):
             ImageError: a sample is at fault and errors are not skipped.
             WorkerError: a process of the engine died.
         """
+
+    def use_workers(self, count: int) -> bool:
+        """Leave all but ``count`` workers without work from the next iteration on; whether the
+        engine can do that."""
+        return False
 
     @abstractmethod
     def explain(self) -> list[str]:
