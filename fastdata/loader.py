@@ -20,7 +20,7 @@ from fastdata.arguments import (
     parse_ranks,
 )
 from fastdata.dataset import Dataset, open_dataset
-from fastdata.engines import Settings, Skipped
+from fastdata.engines import Engine, Settings, Skipped
 from fastdata.engines.choice import Choice
 from fastdata.errors import DatasetError, UsageError
 from fastdata.planner import EpochPlanner
@@ -360,17 +360,9 @@ class Loader:
         return "\n".join(lines)
 
     @property
-    def settings(self) -> Settings:
-        """What the engine was told."""
-        return self._engine.settings
-
-    def use_workers(self, count: int) -> bool:
-        """Leave all but ``count`` workers without work, from the next iteration on.
-
-        Returns:
-            Whether the engine can do that; if not, nothing changes.
-        """
-        return self._engine.use_workers(count)
+    def carrier(self) -> Engine:
+        """The engine itself: what it was told, and what it has chosen."""
+        return self._engine
 
     def verify(self, profile: Profile | None) -> None:
         """Load for 3 s, compare with ``profile``, tell in :meth:`explain`, and go back."""

@@ -107,6 +107,10 @@ class Engine(ABC):
 
     options: ClassVar[tuple[str, ...]] = ()
     """Names of ``engine_options`` that it knows."""
+    num_workers: int = 0
+    """How many processes or threads it has taken; 0: none beside the training's."""
+    prefetch_factor: int = 1
+    """How far ahead it works, in its own unit."""
 
     def __init__(self, settings: Settings) -> None:
         """

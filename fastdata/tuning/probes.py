@@ -1,0 +1,340 @@
+"""What a sample costs in each stage, as CPU seconds and as seconds spent waiting."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.dataset import Dataset
+from fastdata.decode import Decode, PixelBuffer, decode_any, reduced
+from fastdata.errors import ImageError
+from fastdata.formats import Reader
+from fastdata.header import Header, HeaderReader
+from fastdata.plan import BatchPlan, plan_batches
+from fastdata.recipe import Recipe, draw_key
+from fastdata.registry import DECODERS, DEFAULT_DECODER, load
+from fastdata.resample import resample, resampling
+from fastdata.tuning.model import Cost
+from fastdata.tuning.subjects import Feed
+
+__all__ = [
+    "COLD", "COLLATE", "CROP", "DECODE", "FETCH", "HEADER", "PIN", "RECEIVE", "TO_DEVICE", "Clock",
+    "OneWorker", "Spread", "StageProbe", "plan_some", "probe_cold", "probe_device",
+    "probe_one_worker", "spread", "synchronise",
+]  # fmt: skip
+
+COLD, FETCH, HEADER = "fetch, cold", "fetch", "header"
+DECODE, CROP = "decode", "crop and resize"
+COLLATE, RECEIVE = "collate", "receive"
+PIN, TO_DEVICE = "pin", "host to device"
+_COLD_SAMPLES = 64
+_SLOW = 10  # times the median: a slow sample
+_NO_GPU = "no CUDA device is used"
+
+
+class Clock:
+    """Times laps of the same work: wall seconds, and CPU seconds of all threads.
+
+    A lap in which the thread lost its CPU to somebody else would count as waiting; such laps are
+    left out, unless they are the most.
+    """
+
+    def __init__(self) -> None:
+        self._laps = {quiet: [0, 0.0, 0.0] for quiet in (True, False)}
+
+    def __enter__(self) -> Clock:
+        self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        self._began = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        quiet = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == self._switches
+        lap = self._laps[quiet]
+        lap[0] += 1
+        lap[1] += wall
+        lap[2] += cpu
+
+    @property
+    def laps(self) -> int:
+        """How often the work was done."""
+        return int(self._laps[True][0] + self._laps[False][0])
+
+    def cost(self, samples: int = 1) -> Cost:
+        """Seconds per sample of laps of so many samples."""
+        quiet, disturbed = self._laps[True], self._laps[False]
+        used = quiet
+        if quiet[0] < disturbed[0]:
+            used = [a + b for a, b in zip(quiet, disturbed, strict=True)]
+        laps = max(1, used[0])
+        return Cost(used[1] / laps / samples, used[2] / laps / samples)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How unlike samples are: seconds of the median and of the slowest one, and the share of the
+    time that goes to samples of over 10 times the median's."""
+
+    typical: float
+    slowest: float
+    slow_share: float
+
+
+def spread(seconds: Sequence[float]) -> Spread:
+    """The spread of single samples' seconds, of which there is at least one."""
+    values = np.asarray(seconds, np.float64)
+    typical = float(np.median(values))
+    slow = values[values > _SLOW * typical].sum() / max(values.sum(), 1e-12)
+    return Spread(typical, float(values.max()), float(slow))
+
+
+class StageProbe:
+    """Reads, decodes and resamples samples of a dataset one by one, as an engine does, and times
+    each of these."""
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int) -> None:
+        self._dataset, self._recipe = dataset, recipe
+        self._decode: Decode = load(DECODERS, DEFAULT_DECODER, "decoder")
+        self._headers, self._buffer = HeaderReader(), PixelBuffer()
+        self._batch = min(batch_size, len(dataset))
+        self._clocks = {name: Clock() for name in (FETCH, HEADER, DECODE, CROP)}
+        self.seconds: list[float] = []
+
+    def run(self, seconds: float) -> None:
+        """Go on for so long, and for one batch at least."""
+        until = time.perf_counter() + seconds
+        order = np.random.default_rng(0)
+        while not self.seconds or time.perf_counter() < until:
+            indices = order.choice(len(self._dataset), self._batch, replace=False)
+            self._samples(indices.astype(np.int64), until)
+
+    def stages(self) -> dict[str, Cost]:
+        """Stage -> its cost."""
+        return {name: clock.cost() for name, clock in self._clocks.items() if clock.laps}
+
+    def total(self) -> Cost:
+        """All stages together."""
+        costs = self.stages().values()
+        return Cost(sum(cost.wall for cost in costs), sum(cost.cpu for cost in costs))
+
+    def missing(self) -> dict[str, str]:
+        """Stage -> why it has no cost."""
+        kind = self._dataset.format
+        return {} if self._dataset.encoded else {DECODE: f"{kind} holds pixels: nothing to decode"}
+
+    def _samples(self, indices: NDArray[np.int64], until: float) -> None:
+        recipe = self._recipe
+        data, headers = [], []
+        began = time.perf_counter()
+        taken = []
+        for index in indices.tolist():
+            start = time.perf_counter()
+            with self._clocks[FETCH]:
+                data.append(self._fetch(index))
+            headers.append(self._header(index, data[-1]))
+            taken.append(time.perf_counter() - start)
+            if taken and time.perf_counter() - began > max(0.0, until - began) / 2:
+                break  # slow storage: some samples must also be decoded within the time
+        indices = indices[: len(data)]
+        sizes = np.array([size for size, _ in headers], np.int32)
+        (plan,) = plan_batches(recipe, draw_key(0, 0), [indices], None)
+        plan = plan.with_sizes(recipe, sizes)
+        for slot, row in enumerate(plan.rows()):
+            start = time.perf_counter()
+            self._draw(data[slot], sizes[slot].tolist(), headers[slot][1], row)
+            self.seconds.append(taken[slot] + time.perf_counter() - start)
+
+    def _fetch(self, index: int) -> Any:
+        if self._dataset.encoded:
+            return bytes(self._dataset.reader.read(index))  # a copy: a map's pages must be touched
+        return np.array(self._dataset.pixels[index])
+
+    def _header(self, index: int, data: Any) -> tuple[tuple[int, int], Header | None]:
+        if not self._dataset.encoded:
+            return (data.shape[1], data.shape[0]), None
+        if self._dataset.plain:
+            width, height = self._dataset.sizes[index].tolist()
+            return (width, height), None
+        try:
+            with self._clocks[HEADER]:
+                header = self._headers.read(data)
+        except ValueError as error:
+            raise ImageError(self._dataset.name_of(index), str(error)) from error
+        return (header.width, header.height), header
+
+    def _draw(
+        self,
+        data: Any,
+        size: tuple[int, int],
+        header: Header | None,
+        row: tuple[int, Any, bool, int],
+    ) -> None:
+        index, box, flip, reduction = row
+        side = self._recipe.size
+        if isinstance(data, np.ndarray):
+            pixels = data
+        else:
+            with self._clocks[DECODE]:
+                try:
+                    if header is not None and not header.plain:
+                        pixels = decode_any(data, self._decode)
+                    else:
+                        memory = self._buffer.shaped(*reduced(size, reduction))
+                        pixels = self._decode(data, size, reduction, memory)
+                        box = tuple(value / reduction for value in box)
+                        reduction = 1
+                except ValueError as error:
+                    raise ImageError(self._dataset.name_of(index), str(error)) from error
+        with self._clocks[CROP]:
+            height, width = pixels.shape[:2] if side is None else (side, side)
+            out = np.empty((height, width, 3), np.uint8)
+            resample(pixels, box, flip, out, reduction=reduction, **resampling(self._recipe))
+
+
+def probe_cold(reader: Reader, indices: NDArray[np.int64]) -> Cost | str:
+    """What fetching a sample costs that is in no cache of the system; why that cannot be measured.
+
+    The system is asked to forget these samples first, which it may refuse; the count of bytes that
+    it has read from storage since tells whether it did.
+    """
+    clock, size = Clock(), 0
+    before = _storage_bytes()
+    for index in indices[:_COLD_SAMPLES].tolist():
+        path, offset, length = reader.location(index)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)
+            with clock:
+                size += len(os.pread(file, length, offset))
+        finally:
+            os.close(file)
+    after = _storage_bytes()
+    if before is None or after is None:
+        return "the system does not count what it reads from storage"
+    if after - before < size / 2:
+        return "the system kept the samples in its page cache"
+    return clock.cost()
+
+
+def _storage_bytes() -> int | None:
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes")), None)
+
+
+def probe_device(
+    batch: torch.Tensor, device: torch.device
+) -> tuple[dict[str, Cost], dict[str, str], float | None]:
+    """Pinning, and the copy to the device.
+
+    Args:
+        batch: uint8 [B, ...] on the host.
+        device: where it goes.
+
+    Returns:
+        stage -> its cost; stage -> why it has none; and the seconds per sample that copying from
+        pinned memory saves, or None.
+    """
+    if device.type != "cuda":
+        return {}, dict.fromkeys((PIN, TO_DEVICE), _NO_GPU), None
+    rounds, samples = 5, len(batch)
+    pinned = torch.empty_like(batch, pin_memory=True)
+    target = torch.empty_like(batch, device=device)
+    clocks = {"pageable": Clock(), PIN: Clock(), TO_DEVICE: Clock()}
+    for turn in range(rounds + 1):
+        if turn == 1:  # the first one was to warm up
+            clocks = {name: Clock() for name in clocks}
+        with clocks[PIN]:
+            pinned.copy_(batch)
+        with clocks[TO_DEVICE]:
+            target.copy_(pinned, non_blocking=True)
+            synchronise(device)
+        with clocks["pageable"]:
+            target.copy_(batch)
+            synchronise(device)
+    costs = {name: clock.cost(samples) for name, clock in clocks.items()}
+    pageable = costs.pop("pageable")
+    return costs, {}, pageable.wall - costs[TO_DEVICE].wall
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True)
+class OneWorker:
+    """What a loader with one worker does: the training process's cost of a sample, samples a
+    second, seconds to the first batch, a worker's own bytes of memory, files opened for it."""
+
+    main: Cost
+    rate: float
+    start: float
+    worker_bytes: int
+    worker_files: int
+
+
+def probe_one_worker(feed: Feed, samples: int, seconds: float, device: torch.device) -> OneWorker:
+    """Run a feed with one worker and throw its batches of ``samples`` samples away."""
+    files, children = _open_files(), set(multiprocessing.active_children())
+    feed.begin(1)
+    for _ in range(3):  # what was ready at the start says nothing
+        next(feed)
+    synchronise(device)
+    batches, own, cpu = 0, time.thread_time(), time.process_time()
+    began = time.perf_counter()
+    while not batches or time.perf_counter() < began + seconds:
+        next(feed)
+        batches += 1
+    synchronise(device)
+    wall, done = time.perf_counter() - began, batches * samples
+    own, cpu = time.thread_time() - own, time.process_time() - cpu
+    started = [child for child in multiprocessing.active_children() if child not in children]
+    return OneWorker(
+        main=Cost(own / done, cpu / done),
+        rate=done / wall,
+        start=feed.start_seconds or 0.0,
+        worker_bytes=max((_private_bytes(child.pid) for child in started), default=0),
+        worker_files=max(0, _open_files() - files) if started else 0,
+    )
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _private_bytes(process: int | None) -> int:
+    """Memory that a process shares with nobody."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def plan_some(dataset: Dataset, recipe: Recipe, batch_size: int, turn: int) -> BatchPlan:
+    """A plan of random samples, as a loader makes it; another one each turn."""
+    count = min(batch_size, len(dataset))
+    indices = np.random.default_rng(turn).choice(len(dataset), count, replace=False)
+    sizes = dataset.sizes if dataset.plain else None
+    (plan,) = plan_batches(recipe, draw_key(0, turn), [indices.astype(np.int64)], sizes)
+    return plan
