@@ -69,6 +69,7 @@ class LoaderSubject(Subject):
             self.device = settings.device
             self.epoch = min(len(loader) * batch_size, len(dataset))
             self._incumbent = _candidate(name, loader)
+        self._defaults = {self._incumbent.engine: self._incumbent}
         self.engines, self.refused = [self._incumbent.engine], {}
         for other in [] if engine != "auto" else list(ENGINES):
             if other in self.engines:
@@ -77,6 +78,7 @@ class LoaderSubject(Subject):
                 with self._make(other) as loader:
                     if loader.engine == other:
                         self.engines.append(other)
+                        self._defaults[other] = _candidate(name, loader)
                     else:
                         self.refused[other] = "it gives way to another engine here"
             except FastdataError as error:
@@ -96,6 +98,9 @@ class LoaderSubject(Subject):
 
     def incumbent(self) -> Candidate:
         return self._incumbent
+
+    def base(self, engine: str, probes: Probes) -> Candidate:
+        return self._defaults[engine]
 
     def open(self, candidate: Candidate) -> Feed:
         loader = self._make(**self.arguments(candidate))
@@ -125,7 +130,7 @@ class LoaderSubject(Subject):
         worker = self._probe_worker(_SHARES["worker"] * seconds)
         collate = worker.wall - self._stages.total().wall
         stages[COLLATE] = Cost(max(0.0, collate), max(0.0, collate))
-        feed = self.open(Candidate(self.name, engine, 1, self._incumbent.prefetch))
+        feed = self.open(Candidate(self.name, engine, 1, self._defaults[engine].prefetch))
         try:
             one = probe_one_worker(feed, self.batch_size, _SHARES["one"] * seconds, self.device)
         finally:

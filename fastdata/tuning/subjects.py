@@ -172,6 +172,10 @@ class Subject(ABC):
         """What is in use when nothing is tuned."""
 
     @abstractmethod
+    def base(self, engine: str, probes: Probes) -> Candidate:
+        """The setting of an engine from which others differ in their number of workers."""
+
+    @abstractmethod
     def probe(self, engine: str, seconds: float) -> Probes:
         """Measure what a sample costs, for about so many seconds."""
 

@@ -1,0 +1,95 @@
+"""What the training step alone allows: on a cached batch, and while workers run beside it."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastdata.tuning.model import Cost
+from fastdata.tuning.probes import synchronise
+from fastdata.tuning.subjects import Feed
+from fastdata.tuning.trials import Interval, interval
+
+__all__ = ["StepRate", "time_beside", "time_step"]
+
+_BLOCKS = 5
+_WARM_UP = 3
+Step = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class StepRate:
+    """The step on a batch that is there already.
+
+    Attributes:
+        rate: samples a second, with its interval.
+        host: what it takes of the training process; on a GPU that is launching kernels.
+    """
+
+    rate: Interval
+    host: Cost
+
+
+def time_step(
+    step: Step, batch: Any, batch_size: int, seconds: float, device: torch.device
+) -> StepRate:
+    """Time a step for about so long, over the same batch again and again."""
+    for _ in range(_WARM_UP):
+        step(batch)
+    synchronise(device)
+    rates, walls, cpus = [], [], []
+    for _ in range(_BLOCKS):
+        steps, own, cpu = 0, time.thread_time(), time.process_time()
+        began = time.perf_counter()
+        while not steps or time.perf_counter() - began < seconds / _BLOCKS:
+            step(batch)
+            steps += 1
+        synchronise(device)
+        wall, done = time.perf_counter() - began, steps * batch_size
+        rates.append(done / wall)
+        # Waiting for a GPU is no work of the host's.
+        walls.append((wall if device.type == "cpu" else time.thread_time() - own) / done)
+        cpus.append((time.process_time() - cpu) / done)
+    host = Cost(statistics.median(walls), statistics.median(cpus))
+    return StepRate(interval(rates), host)
+
+
+def time_beside(
+    step: Step,
+    batch: Any,
+    feed: Feed,
+    workers: int,
+    batch_size: int,
+    seconds: float,
+    device: torch.device,
+) -> Interval:
+    """The same while a feed runs at its full speed and its batches are thrown away."""
+    over = threading.Event()
+    failure: list[BaseException] = []
+
+    def throw_away() -> None:
+        try:
+            feed.begin(workers)
+            while not over.is_set():
+                next(feed)
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            feed.stop()
+
+    thread = threading.Thread(target=throw_away, name="fastdata-contention", daemon=True)
+    thread.start()
+    try:
+        rate = time_step(step, batch, batch_size, seconds, device).rate
+    finally:
+        over.set()
+        thread.join()
+    if failure:
+        raise failure[0]
+    return rate
