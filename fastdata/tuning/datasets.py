@@ -48,6 +48,7 @@ class LoaderSubject(Subject):
         batch_size: int,
         options: dict[str, Any],
         engine: str = "auto",
+        counts: dict[str, Any] | None = None,
         convert_seconds: float | None = 0.0,
     ) -> None:
         """
@@ -58,13 +59,14 @@ class LoaderSubject(Subject):
             options: further arguments of make_loader; neither engine, num_workers nor
                 prefetch_factor.
             engine: the only one to look at; ``"auto"``: all that can run here.
+            counts: num_workers and prefetch_factor that are in use now; None: make_loader's own.
             convert_seconds: see :class:`Subject`.
         """
         self.name, self.dataset, self.batch_size = name, dataset, batch_size
         self._options = {**options, "profile": None}
         self._engine_options: dict[str, Any] = self._options.pop("engine_options", None) or {}
         self.convert_seconds = convert_seconds
-        with self._make(engine) as loader:  # also checks the arguments
+        with self._make(engine, **(counts or {})) as loader:  # also checks the arguments
             settings = self.settings = loader.carrier.settings
             self.device = settings.device
             self.epoch = min(len(loader) * batch_size, len(dataset))
@@ -187,7 +189,7 @@ class LoaderSubject(Subject):
             torch.set_num_threads(threads)
             if slots is not None:
                 slots.close()
-        return clock.cost(len(plan)) if clock.laps else self._stages.total()
+        return clock.cost(len(plan), alike=True) if clock.laps else self._stages.total()
 
     def close(self) -> None:
         self.dataset.close()

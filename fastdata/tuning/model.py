@@ -70,9 +70,13 @@ class Model:
             found["step"] = self.ceiling
         return found
 
+    def steady(self, workers: int) -> float:
+        """Samples a second within an epoch: the lowest ceiling."""
+        return min(self.ceilings(workers).values())
+
     def rate(self, workers: int) -> float:
-        """Predicted samples a second."""
-        steady = min(self.ceilings(workers).values())
+        """Predicted samples a second, over whole epochs."""
+        steady = self.steady(workers)
         if not self.epoch or not workers:
             return steady
         return self.epoch / (self.epoch / steady + self.pause)

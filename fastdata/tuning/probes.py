@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._laps = {quiet: [0, 0.0, 0.0] for quiet in (True, False)}
+        self._quiet: list[tuple[float, float]] = []
+        self._disturbed: list[tuple[float, float]] = []
 
     def __enter__(self) -> Clock:
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
@@ -66,24 +68,26 @@ class Clock:
     ) -> None:
         wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
         quiet = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == self._switches
-        lap = self._laps[quiet]
-        lap[0] += 1
-        lap[1] += wall
-        lap[2] += cpu
+        (self._quiet if quiet else self._disturbed).append((wall, cpu))
 
     @property
     def laps(self) -> int:
         """How often the work was done."""
-        return int(self._laps[True][0] + self._laps[False][0])
+        return len(self._quiet) + len(self._disturbed)
 
-    def cost(self, samples: int = 1) -> Cost:
-        """Seconds per sample of laps of so many samples."""
-        quiet, disturbed = self._laps[True], self._laps[False]
-        used = quiet
-        if quiet[0] < disturbed[0]:
-            used = [a + b for a, b in zip(quiet, disturbed, strict=True)]
-        laps = max(1, used[0])
-        return Cost(used[1] / laps / samples, used[2] / laps / samples)
+    def cost(self, samples: int = 1, *, alike: bool = False) -> Cost:
+        """Seconds per sample, of at least one lap.
+
+        Args:
+            samples: of each lap.
+            alike: whether laps are alike, so that the median is what one takes; else the mean.
+        """
+        used = self._quiet
+        if len(self._quiet) < len(self._disturbed):
+            used = self._quiet + self._disturbed
+        middle = statistics.median if alike else statistics.fmean
+        wall, cpu = (middle(column) for column in zip(*used, strict=True))
+        return Cost(wall / samples, cpu / samples)
 
 
 @dataclass(frozen=True)
@@ -270,7 +274,7 @@ def probe_device(
         with clocks["pageable"]:
             target.copy_(batch)
             synchronise(device)
-    costs = {name: clock.cost(samples) for name, clock in clocks.items()}
+    costs = {name: clock.cost(samples, alike=True) for name, clock in clocks.items()}
     pageable = costs.pop("pageable")
     return costs, {}, pageable.wall - costs[TO_DEVICE].wall
 

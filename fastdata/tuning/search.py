@@ -349,7 +349,7 @@ class Search:
         subject = next(one for one in self._subjects if one.name == trial.candidate.subject)
         step = None if alone else self._step
         feed = self._pools.feed(trial.candidate)
-        run_block(trial, feed, step, subject.batch_size, seconds, subject.device)
+        run_block(trial, feed, step, subject, seconds)
 
     @staticmethod
     def _block_seconds(seconds: float) -> float:

@@ -38,7 +38,8 @@ class Candidate:
 
     def words(self) -> str:
         """The setting for people, without the subject."""
-        extra = "".join(f", {name}={value}" for name, value in self.options)
+        given = [(name, value) for name, value in self.options if value not in (None, False)]
+        extra = "".join(f", {name}={value}" for name, value in given)
         return f"{self.engine}, {self.workers} workers, prefetch {self.prefetch}{extra}"
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from fastdata.tuning.gpu import GpuWatch
 from fastdata.tuning.probes import synchronise
@@ -138,16 +137,15 @@ def run_block(
     trial: Trial,
     feed: Feed,
     step: Callable[[Any], Any] | None,
-    batch_size: int,
+    subject: Subject,
     seconds: float,
-    device: torch.device,
 ) -> None:
     """Load, and train where there is a step, for about so long, and note what it gave.
 
-    The time counted runs from the end of one step to the end of another. Batches come in turns of
-    as many as there are workers, so whole turns are counted where that does not take twice as long.
+    The time counted runs from the end of one step to the end of another.
     """
-    workers = trial.candidate.workers
+    workers, device = trial.candidate.workers, subject.device
+    turns = max(1, subject.epoch // subject.batch_size), max(1, workers)
     feed.begin(workers)
     ready = workers * trial.candidate.prefetch + 1
     began = time.perf_counter()
@@ -172,18 +170,29 @@ def run_block(
         if step is not None:
             step(batch)
         done += 1
-        now = time.perf_counter() - began
-        if now >= seconds and (done % max(1, workers) == 0 or now >= 2 * seconds):
+        if _is_whole(done, time.perf_counter() - began, seconds, turns):
             break
     synchronise(device)
     now = time.perf_counter() - began
     busy, sm_active = watch.stop()
     trial.busy += busy
     trial.sm_active += sm_active
-    trial.rates.append(done * batch_size / now)
+    trial.rates.append(done * subject.batch_size / now)
     trial.waiting += waits
     trial.seconds += now
     feed.stop()
+
+
+def _is_whole(done: int, now: float, seconds: float, turns: tuple[int, ...]) -> bool:
+    """Whether a block has lasted long enough and holds whole epochs, or else whole turns of the
+    workers, whose batches come together; it goes on to the end of one that is near."""
+    if now < seconds:
+        return False
+    for turn in turns:
+        left = -done % turn
+        if left * now / done <= seconds:
+            return left == 0
+    return True
 
 
 def run_rounds(

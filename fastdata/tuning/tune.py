@@ -37,6 +37,8 @@ def tune(
     budget: float = 60.0,
     formats: Sequence[str | os.PathLike[str]] = (),
     engine: str = "auto",
+    num_workers: int | str = "auto",
+    prefetch_factor: int | str = "auto",
     transform: Callable[[NDArray[np.uint8]], Any] | None = None,
     dtype: str | torch.dtype | None = None,
     order: str = "global",
@@ -66,6 +68,7 @@ def tune(
             each with ``":SIZE"`` behind it for another size. Whether converting is worth it, and
             after how many epochs, is part of the verdict.
         engine: the only one to look at; ``"auto"``: all that can run here.
+        num_workers, prefetch_factor: those in use now; ``"auto"``: what make_loader chooses.
         save: keep the profile, for ``make_loader(profile="auto")``.
         report: told what is going on, a line at a time.
 
@@ -89,10 +92,11 @@ def tune(
         "on_error": on_error,
         "engine_options": engine_options,
     }
+    counts = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
     with ExitStack() as stack:
         dataset = stack.enter_context(open_dataset(path))
         name = Path(path).name or os.fspath(path)
-        subjects = [LoaderSubject(name, dataset, batch_size, options, engine)]
+        subjects = [LoaderSubject(name, dataset, batch_size, options, engine, counts)]
         scratch = ""
         if formats:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastdata-tune-"))

@@ -14,18 +14,23 @@ __all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages"]
 _THREADS = 1.25  # threads that a sample keeps busy: more than its own
 _SLOW_SHARE = 0.1  # of the time that slow samples take before they are worth a word
 _WAITS = 0.5  # of a worker's time: it is not the CPU that limits it
+EPOCH_START = "epoch start"
 _OF_A_WORKER = ("workers", "CPUs", "one process")
 
 
 def limits_of(space: Space, workers: int) -> list[str]:
     """What limits the rate, the lowest ceiling first; workers stand for what they do most."""
+    model = space.model
     found: list[str] = []
+    if model.ceiling is not None and model.rate(workers) < ENOUGH * model.ceiling:
+        if model.steady(workers) >= ENOUGH * model.ceiling:
+            found.append(EPOCH_START)
     own = {
         name: cost.wall
         for name, cost in space.probes.stages.items()
         if name in worker_stages(space)
     }
-    for ceiling in space.model.limits(workers):
+    for ceiling in model.limits(workers):
         name = ceiling
         if ceiling in _OF_A_WORKER and own:
             name = max(own, key=own.__getitem__)
@@ -84,8 +89,14 @@ def _where(name: str, found: Found, space: Space) -> str:
     if name in worker_stages(space):
         cost = space.probes.stages[name]
         if cost.blocked > _WAITS * cost.wall:
-            return f"{name}, which waits for its storage,"
+            return f"{name}, which mostly waits for something else than a CPU,"
         return f"{name} on {found.limits.words()}"
+    if name == EPOCH_START:
+        batches = max(1, space.subject.epoch // space.subject.batch_size)
+        return (
+            f"the start of each epoch, {space.model.pause * 1e3:.0f} ms until the first of its "
+            f"{batches} batches,"
+        )
     if name == RECEIVE:
         return "receiving batches in the training process"
     return name
@@ -119,7 +130,7 @@ def findings_of(
         add(code, f"the current setting cannot run here: it {refused}")
     if share is None or share >= ENOUGH:
         return findings
-    probes, limits = space.probes, found.limits
+    probes, limits, own = space.probes, found.limits, worker_stages(space)
     worker, busy = probes.worker, found.chosen.workers
     threads = worker.cpu / max(worker.wall, 1e-12)
     waits = worker.blocked / max(worker.wall, 1e-12)
@@ -137,13 +148,13 @@ def findings_of(
             f"median of {probes.typical * 1e3:.3g} ms, {probes.slow_share:.0%} of the time: a "
             "batch waits for its slowest; find them, or prefetch more",
         )
-    elif waits > _WAITS and limit != RECEIVE:
+    elif waits > _WAITS and limit in own:
         add(
             "storage",
             f"a worker waits {waits:.0%} of its time ({worker.blocked * 1e3:.3g} ms a sample): "
             "more workers hide that, faster storage or a local copy ends it",
         )
-    elif limits.restricted and limit != RECEIVE:
+    elif limits.restricted and limit in own:
         add(
             "cpu-quota",
             f"only {limits.words()} of the machine's {limits.machine_cpus} may be used",

@@ -1,0 +1,126 @@
+"""A torch Dataset of batches for the pools of tune_dataloader, and one that times itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from fastdata.tuning.model import Cost
+from fastdata.tuning.probes import Clock
+
+__all__ = ["Batches", "Filled", "Lap", "Tasks", "Timed", "end_workers", "mean_cost", "unchanged"]
+
+
+def mean_cost(costs: Sequence[Cost]) -> Cost:
+    """The mean of at least one."""
+    count = len(costs)
+    return Cost(sum(cost.wall for cost in costs) / count, sum(cost.cpu for cost in costs) / count)
+
+
+class Lap:
+    """What one batch cost: of its samples, and of collating it, per sample; its bytes."""
+
+    def __init__(self, samples: list[float], sample: Cost, collate: Cost, size: int) -> None:
+        self.samples, self.sample, self.collate, self.bytes = samples, sample, collate, size
+
+
+class Timed(Dataset[Any]):
+    """A dataset of laps: it makes batches, times them, and gives the times."""
+
+    def __init__(
+        self, dataset: Any, collate: Callable[[list[Any]], Any], iterable: bool, batch_size: int
+    ) -> None:
+        self._dataset, self._collate = dataset, collate
+        self._batch_size = batch_size
+        self._iterable = iterable
+        self._iterator: Iterator[Any] | None = None
+
+    def __getitem__(self, indices: Any) -> Lap:
+        single, batch, samples, data = Clock(), Clock(), [], []
+        for index in range(self._batch_size) if self._iterable else indices:
+            began = time.perf_counter()
+            try:
+                with single:
+                    data.append(self._next() if self._iterable else self._dataset[index])
+            except StopIteration:
+                break
+            samples.append(time.perf_counter() - began)
+        if not data:
+            return Lap([], Cost(0, 0), Cost(0, 0), 0)
+        with batch:
+            collated = self._collate(data)
+        return Lap(samples, single.cost(), batch.cost(len(data)), _bytes(collated))
+
+    def _next(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        return next(self._iterator)
+
+
+class Batches(Dataset[Any]):
+    """A dataset of batches: what a DataLoader's worker does, for one list of indices."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self._dataset, self._collate = dataset, collate
+
+    def __getitem__(self, indices: list[int]) -> Any:
+        if not indices:
+            return None
+        fetch = getattr(self._dataset, "__getitems__", None)
+        samples = fetch(indices) if fetch else [self._dataset[index] for index in indices]
+        return self._collate(samples)
+
+
+class Tasks(Sampler[list[int]]):
+    """Lists of indices, dealt out to the first workers of a pool; the others get empty ones."""
+
+    def __init__(self, batches: Iterable[list[int]], workers: int) -> None:
+        self._batches, self._workers, self._active = batches, workers, workers
+
+    def use_workers(self, count: int) -> None:
+        """Give work to so many from the next iteration on."""
+        self._active = min(max(1, count), self._workers)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        turns = cycle(range(self._workers))
+        for batch in self._batches:
+            while next(turns) >= self._active:
+                yield []
+            yield batch
+
+
+class Filled:
+    """The batches of a loader, without those of the workers that had nothing to do."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch for batch in self._loader if batch is not None)
+
+
+def unchanged(batch: Any) -> Any:
+    """The batch."""
+    return batch
+
+
+def end_workers(loader: DataLoader[Any]) -> None:
+    """End a loader's workers now, and not when the last reference to it has gone."""
+    pool = getattr(loader, "_iterator", None)
+    if pool is not None and loader.num_workers:
+        pool._shutdown_workers()
+    loader._iterator = None
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of the tensors in a batch."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(_bytes, value.values()))
+    return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
