@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,11 +111,13 @@ class Pools:
                 continue
             if feed is not None:
                 feed.close()
-            feed = self._subjects[candidate.subject].open(candidate)
-            self._feeds[key] = candidate.workers, feed
-            feed.begin(candidate.workers)
-            next(feed)
-            feed.stop()
+            with warnings.catch_warnings():  # of more workers than CPUs, which is what is tried
+                warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+                feed = self._subjects[candidate.subject].open(candidate)
+                self._feeds[key] = candidate.workers, feed
+                feed.begin(candidate.workers)
+                next(feed)
+                feed.stop()
 
     def feed(self, candidate: Candidate) -> Feed:
         """The feed of a setting that was started."""

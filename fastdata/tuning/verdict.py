@@ -14,7 +14,7 @@ __all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages"]
 _THREADS = 1.25  # threads that a sample keeps busy: more than its own
 _SLOW_SHARE = 0.1  # of the time that slow samples take before they are worth a word
 _WAITS = 0.5  # of a worker's time: it is not the CPU that limits it
-EPOCH_START = "epoch start"
+_EPOCH_START = "epoch start"
 _OF_A_WORKER = ("workers", "CPUs", "one process")
 
 
@@ -22,9 +22,9 @@ def limits_of(space: Space, workers: int) -> list[str]:
     """What limits the rate, the lowest ceiling first; workers stand for what they do most."""
     model = space.model
     found: list[str] = []
-    if model.ceiling is not None and model.rate(workers) < ENOUGH * model.ceiling:
-        if model.steady(workers) >= ENOUGH * model.ceiling:
-            found.append(EPOCH_START)
+    enough = ENOUGH * (model.ceiling or 0.0)
+    if model.rate(workers) < enough <= model.steady(workers):
+        found.append(_EPOCH_START)
     own = {
         name: cost.wall
         for name, cost in space.probes.stages.items()
@@ -91,7 +91,7 @@ def _where(name: str, found: Found, space: Space) -> str:
         if cost.blocked > _WAITS * cost.wall:
             return f"{name}, which mostly waits for something else than a CPU,"
         return f"{name} on {found.limits.words()}"
-    if name == EPOCH_START:
+    if name == _EPOCH_START:
         batches = max(1, space.subject.epoch // space.subject.batch_size)
         return (
             f"the start of each epoch, {space.model.pause * 1e3:.0f} ms until the first of its "
@@ -128,7 +128,7 @@ def findings_of(
     if refused is not None:
         code = "shm" if "/dev/shm" in refused else "memory" if "memory" in refused else "files"
         add(code, f"the current setting cannot run here: it {refused}")
-    if share is None or share >= ENOUGH:
+    if share is not None and share >= ENOUGH:
         return findings
     probes, limits, own = space.probes, found.limits, worker_stages(space)
     worker, busy = probes.worker, found.chosen.workers
@@ -159,7 +159,8 @@ def findings_of(
             "cpu-quota",
             f"only {limits.words()} of the machine's {limits.machine_cpus} may be used",
         )
-    add("data-bound", f"{_where(limit, found, space)} limits the training")
+    if share is not None:
+        add("data-bound", f"{_where(limit, found, space)} limits the training")
     return findings
 
 

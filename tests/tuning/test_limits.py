@@ -1,0 +1,84 @@
+"""What a machine allows, and what is refused before it is tried."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fastdata.tuning.limits import Need, read_limits
+from tests.tuning.conftest import LIMITS, PROBES, FakeSubject
+
+FITS = Need(memory=1, shm=1, files=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cpus", "words"),
+    [
+        ({}, 8, "8 CPUs"),
+        ({"affinity": 3}, 3, "3 affinity-limited CPUs"),
+        ({"quota": 1.5}, 1.5, "1.5 quota-limited CPUs"),
+        ({"quota": 1.0, "affinity": 4}, 1, "1 quota-limited CPU"),
+        ({"quota": 12.0}, 8, "8 CPUs"),
+        ({"ranks": 4}, 2, "2 CPUs (of 4 ranks)"),
+    ],
+)
+def test_cpus_of_a_rank(changes: dict[str, object], cpus: float, words: str) -> None:
+    limits = replace(LIMITS, **changes)  # type: ignore[arg-type]
+    assert limits.cpus == cpus
+    assert limits.words() == words
+    assert limits.restricted == (cpus < 8 / limits.ranks)
+
+
+@pytest.mark.parametrize(
+    ("need", "words"),
+    [
+        (replace(FITS, memory=9 * 10**9), "9 GB of memory, 8 GB"),  # 80 % of 10 GB
+        (replace(FITS, shm=2 * 10**9), "2 GB of /dev/shm, which has 1 GB free"),
+        (replace(FITS, files=1001), "1001 open files, 1000 are allowed"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_figures(need: Need, words: str) -> None:
+    assert words in (LIMITS.refusal(need) or "")
+    assert LIMITS.refusal(FITS) is None
+
+
+def test_ranks_share_what_is_free() -> None:
+    need = replace(FITS, shm=6 * 10**8)
+    assert LIMITS.refusal(need) is None
+    assert "500 MB free" in (replace(LIMITS, ranks=2).refusal(need) or "")
+
+
+def test_without_shared_memory_nothing_fits_that_needs_it() -> None:
+    assert "/dev/shm" in (replace(LIMITS, shm=None).refusal(FITS) or "")
+
+
+def test_what_a_setting_needs() -> None:
+    candidate = replace(FakeSubject().incumbent(), workers=3, prefetch=4)
+    need = replace(PROBES, in_shm=True).need(candidate)
+    assert need.memory == 3 * 10**8 + 14 * 10**6  # three workers; 3 x 4 batches and two more
+    assert need.shm == 14 * 10**6
+    assert need.files == 64 + 3 * 6
+    assert PROBES.need(candidate).shm == 0
+    assert replace(PROBES, in_shm=True).need(replace(candidate, workers=0)).shm == 0
+
+
+def test_the_system_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SimpleNamespace(f_bavail=3, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: small if path == "/dev/shm" else None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    limits = read_limits()
+    assert limits.shm == 3 * 4096
+    assert limits.ranks == 2
+    assert limits.affinity == len(os.sched_getaffinity(0))
+
+
+def test_an_affinity_is_seen() -> None:
+    code = "from fastdata.tuning.limits import read_limits; print(read_limits().cpus)"
+    command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 1.0
