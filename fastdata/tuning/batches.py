@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from fastdata.tuning.model import Cost
+from fastdata.tuning.model import NOTHING, Cost
 from fastdata.tuning.probes import Clock
 
 __all__ = ["Batches", "Filled", "Lap", "Tasks", "Timed", "end_workers", "mean_cost", "unchanged"]
@@ -23,10 +23,19 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
 
 class Lap:
-    """What one batch cost: of its samples, and of collating it, per sample; its bytes."""
+    """What one batch cost: seconds of each sample; the cost of one, and of collating it; how many
+    threads worked; the batch's bytes."""
 
-    def __init__(self, samples: list[float], sample: Cost, collate: Cost, size: int) -> None:
-        self.samples, self.sample, self.collate, self.bytes = samples, sample, collate, size
+    def __init__(
+        self,
+        samples: list[float],
+        sample: Cost,
+        collate: Cost,
+        threads: float = 1.0,
+        size: int = 0,
+    ) -> None:
+        self.samples, self.sample, self.collate = samples, sample, collate
+        self.threads, self.bytes = threads, size
 
 
 class Timed(Dataset[Any]):
@@ -51,10 +60,10 @@ class Timed(Dataset[Any]):
                 break
             samples.append(time.perf_counter() - began)
         if not data:
-            return Lap([], Cost(0, 0), Cost(0, 0), 0)
+            return Lap([], NOTHING, NOTHING)
         with batch:
             collated = self._collate(data)
-        return Lap(samples, single.cost(), batch.cost(len(data)), _bytes(collated))
+        return Lap(samples, single.cost(), batch.cost(len(data)), single.threads, _bytes(collated))
 
     def _next(self) -> Any:
         if self._iterator is None:

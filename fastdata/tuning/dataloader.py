@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from itertools import cycle
@@ -242,6 +243,7 @@ class _TorchSubject(Subject):
             missing=missing,
             worker=Cost(sample.wall + collate.wall, sample.cpu + collate.cpu),
             main=one.main,
+            threads=statistics.median(lap.threads for lap in laps),
             typical=times.typical,
             slowest=times.slowest,
             slow_share=times.slow_share,
@@ -263,6 +265,7 @@ class _TorchSubject(Subject):
             sampler=tasks,
             num_workers=1,
             prefetch_factor=1,
+            persistent_workers=True,  # so that they can be ended whatever happens
             collate_fn=unchanged,
             worker_init_fn=self._init,
             multiprocessing_context=dict(self._incumbent.options)[_CONTEXT],

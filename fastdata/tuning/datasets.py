@@ -93,6 +93,7 @@ class LoaderSubject(Subject):
             self._batch_bytes = slot_bytes(batch_size, side)
         self._stages = StageProbe(dataset, settings.recipe, batch_size)
         self._cold: Cost | str = ""
+        self._threads = 1.0
 
     def _make(self, engine: str, **counts: Any) -> Loader:
         given = {"engine_options": self._engine_options, **self._options, **counts}
@@ -151,6 +152,7 @@ class LoaderSubject(Subject):
             missing={**missing, **device_missing},
             worker=worker,
             main=main,
+            threads=self._threads,
             typical=times.typical,
             slowest=times.slowest,
             slow_share=times.slow_share,
@@ -189,6 +191,7 @@ class LoaderSubject(Subject):
             torch.set_num_threads(threads)
             if slots is not None:
                 slots.close()
+        self._threads = clock.threads
         return clock.cost(len(plan), alike=True) if clock.laps else self._stages.total()
 
     def close(self) -> None:

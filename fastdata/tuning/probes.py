@@ -54,10 +54,11 @@ class Clock:
     def __init__(self) -> None:
         self._quiet: list[tuple[float, float]] = []
         self._disturbed: list[tuple[float, float]] = []
+        self._all_cpu = self._own_cpu = 0.0
 
     def __enter__(self) -> Clock:
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-        self._began = time.perf_counter(), time.process_time()
+        self._began = time.perf_counter(), time.process_time(), time.thread_time()
         return self
 
     def __exit__(
@@ -67,6 +68,8 @@ class Clock:
         traceback: TracebackType | None,
     ) -> None:
         wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        self._all_cpu += cpu
+        self._own_cpu += time.thread_time() - self._began[2]
         quiet = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == self._switches
         (self._quiet if quiet else self._disturbed).append((wall, cpu))
 
@@ -74,6 +77,11 @@ class Clock:
     def laps(self) -> int:
         """How often the work was done."""
         return len(self._quiet) + len(self._disturbed)
+
+    @property
+    def threads(self) -> float:
+        """How many threads do the work: the CPU time of all, in that of this one."""
+        return self._all_cpu / self._own_cpu if self._own_cpu else 1.0
 
     def cost(self, samples: int = 1, *, alike: bool = False) -> Cost:
         """Seconds per sample, of at least one lap.

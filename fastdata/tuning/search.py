@@ -26,7 +26,7 @@ ENOUGH = 0.97  # of the ceiling: nothing is left to gain
 GAIN = 0.03  # what is less is not worth a trial, and no difference between two settings
 _PROBE, _STEP, _BESIDE, _LOOK, _ALONE = 0.25, 0.08, 0.05, 0.08, 0.05  # shares of the budget
 _ROUNDS, _LEAST_ROUNDS = 7, 3
-_LEAST_BLOCK, _MOST_BLOCK = 0.2, 4.0  # seconds
+_LEAST_BLOCK, _MOST_BLOCK = 0.05, 4.0  # seconds
 _UNEVEN, _WAITING = 2.0, 0.03  # waits whose p95 is so many times the p50, and cost so much time
 
 Report = Callable[[str], None]
@@ -289,9 +289,11 @@ class Search:
             refined.waiting, refined.seconds = confirmed[-1].waiting, confirmed[-1].seconds
         mine = next(one for one in confirmed if one.candidate == self._incumbent)
         winner = self._best(spaces, confirmed)
-        if winner is not mine and ratio(winner.rates, mine.rates).low <= 1:
-            winner = mine
-            stopped = "the difference to the current setting is within the noise"
+        if winner is not mine:
+            gain = ratio(winner.rates, mine.rates)
+            if gain.low <= 1 or gain.middle < 1 + GAIN:
+                winner = mine
+                stopped = "no setting is faster than the current one beyond doubt"
         return self._found(spaces, trials, winner, mine, stopped)
 
     def _rounds(self, trials: list[Trial], share: float) -> str:

@@ -52,6 +52,7 @@ class Probes:
         missing: stage -> why it could not be measured.
         worker: all that a worker does for a sample.
         main: all that the training process does to receive one.
+        threads: that a worker's work keeps busy.
         typical, slowest: seconds of the median sample and of the slowest that was seen.
         slow_share: share of the time that goes to samples of over 10 times the median's.
         one: samples a second of one worker, its batches thrown away.
@@ -69,6 +70,7 @@ class Probes:
     missing: dict[str, str]
     worker: Cost
     main: Cost
+    threads: float
     typical: float
     slowest: float
     slow_share: float

@@ -132,14 +132,13 @@ def findings_of(
         return findings
     probes, limits, own = space.probes, found.limits, worker_stages(space)
     worker, busy = probes.worker, found.chosen.workers
-    threads = worker.cpu / max(worker.wall, 1e-12)
     waits = worker.blocked / max(worker.wall, 1e-12)
-    if threads > _THREADS:
+    if probes.threads > _THREADS:
         add(
             "threads",
-            f"each worker keeps {threads:.1f} threads busy, so {busy} of them want "
-            f"{busy * threads:.0f} CPUs of {limits.cpus:.3g}: set OMP_NUM_THREADS=1, or the "
-            "library's own number of threads, in the workers",
+            f"each worker keeps {probes.threads:.1f} threads busy, so {busy} of them want "
+            f"{busy * probes.threads:.0f} CPUs of {limits.cpus:.3g}: set OMP_NUM_THREADS=1, or "
+            "the library's own number of threads, in the workers",
         )
     if probes.slow_share > _SLOW_SHARE:
         add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fastdata import Recipe, convert
 from fastdata.tuning.limits import Limits
 from fastdata.tuning.model import Cost, Model
 from fastdata.tuning.subjects import Candidate, Feed, Probes, Subject
+from tests.conftest import jpeg, picture
 
 RECIPE = Recipe(size=32, crop="random_resized", hflip=0.5, dtype="uint8")
 LIMITS = Limits(
@@ -26,6 +27,7 @@ PROBES = Probes(
     missing={},
     worker=Cost(1e-3, 1e-3),
     main=Cost(1e-4, 1e-4),
+    threads=1.0,
     typical=1e-3,
     slowest=1e-3,
     slow_share=0.0,
@@ -78,13 +80,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def folder(make_folder: Callable[..., Path]) -> Path:
-    """480 small photographs in two classes."""
-    return make_folder({"ant": 240, "bee": 240}, [(80, 60), (60, 80)])
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 small photographs in two classes; nobody may change them."""
+    root = tmp_path_factory.mktemp("tuning") / "source"
+    for number in range(240):
+        file = root / ("ant", "bee")[number % 2] / f"{number:03d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(picture(80, 60, seed=number)))
+    return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def packed(folder: Path) -> Path:
     """The same as a webdataset."""
     target = folder.parent / "packed"
