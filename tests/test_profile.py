@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """22 images as a webdataset."""
-    root = tmp_path_factory.mktemp("profile")
+    root = tmp_path_factory.mktemp("kept")
     (root / "source" / "ant").mkdir(parents=True)
     for number in range(22):
         data = jpeg(picture(40, 30, seed=number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
@@ -11,9 +10,18 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from fastdata.tuning.model import NOTHING, Cost
-from fastdata.tuning.probes import Clock
+from fastdata.tuning.probes import Clock, Lap
 
-__all__ = ["Batches", "Filled", "Lap", "Tasks", "Timed", "end_workers", "mean_cost", "unchanged"]
+__all__ = [
+    "Batches",
+    "Filled",
+    "Measured",
+    "Tasks",
+    "Timed",
+    "end_workers",
+    "mean_cost",
+    "unchanged",
+]
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
@@ -22,13 +30,13 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(sum(cost.wall for cost in costs) / count, sum(cost.cpu for cost in costs) / count)
 
 
-class Lap:
-    """What one batch cost: seconds of each sample; the cost of one, and of collating it; how many
+class Measured:
+    """What one batch cost: the lap of each sample; the cost of one, and of collating it; how many
     threads worked; the batch's bytes."""
 
     def __init__(
         self,
-        samples: list[float],
+        samples: list[Lap],
         sample: Cost,
         collate: Cost,
         threads: float = 1.0,
@@ -39,7 +47,7 @@ class Lap:
 
 
 class Timed(Dataset[Any]):
-    """A dataset of laps: it makes batches, times them, and gives the times."""
+    """Makes batches, times that, and gives the times."""
 
     def __init__(
         self, dataset: Any, collate: Callable[[list[Any]], Any], iterable: bool, batch_size: int
@@ -49,21 +57,22 @@ class Timed(Dataset[Any]):
         self._iterable = iterable
         self._iterator: Iterator[Any] | None = None
 
-    def __getitem__(self, indices: Any) -> Lap:
+    def __getitem__(self, indices: Any) -> Measured:
         single, batch, samples, data = Clock(), Clock(), [], []
         for index in range(self._batch_size) if self._iterable else indices:
-            began = time.perf_counter()
             try:
                 with single:
                     data.append(self._next() if self._iterable else self._dataset[index])
             except StopIteration:
                 break
-            samples.append(time.perf_counter() - began)
+            samples.append(single.lap)
         if not data:
-            return Lap([], NOTHING, NOTHING)
+            return Measured([], NOTHING, NOTHING)
         with batch:
             collated = self._collate(data)
-        return Lap(samples, single.cost(), batch.cost(len(data)), single.threads, _bytes(collated))
+        return Measured(
+            samples, single.cost(), batch.cost(len(data)), single.threads, _bytes(collated)
+        )
 
     def _next(self) -> Any:
         if self._iterator is None:

@@ -23,7 +23,7 @@ from fastdata.profile import Profile
 from fastdata.tuning.batches import (
     Batches,
     Filled,
-    Lap,
+    Measured,
     Tasks,
     Timed,
     end_workers,
@@ -228,7 +228,7 @@ class _TorchSubject(Subject):
             one = probe_one_worker(feed, self.batch_size, seconds / 2, self.device)
         finally:
             feed.close()
-        seconds_of = [sample for lap in laps for sample in lap.samples]
+        samples = [sample for lap in laps for sample in lap.samples]
         sample = mean_cost([lap.sample for lap in laps])
         collate = mean_cost([lap.collate for lap in laps])
         batch_bytes = max(lap.bytes for lap in laps)
@@ -236,7 +236,7 @@ class _TorchSubject(Subject):
             (self.batch_size, max(1, batch_bytes // self.batch_size)), dtype=torch.uint8
         )
         stages, missing, pinned_gain = probe_device(batch, self.device)
-        times = spread(seconds_of)
+        times = spread(samples)
         missing[COLD] = "nothing is known of where this dataset's samples lie"
         return Probes(
             stages={_SAMPLE: sample, COLLATE: collate, RECEIVE: one.main, **stages},
@@ -256,7 +256,7 @@ class _TorchSubject(Subject):
             pinned_gain=pinned_gain,
         )
 
-    def _timed(self, timed: Timed, seconds: float) -> tuple[list[Lap], float]:
+    def _timed(self, timed: Timed, seconds: float) -> tuple[list[Measured], float]:
         """What batches cost in a worker process, which has its own environment and threads."""
         tasks: Any = cycle([0]) if self.iterable else Tasks(self._sampler, 1)
         loader: DataLoader[Any] = DataLoader(
@@ -270,7 +270,7 @@ class _TorchSubject(Subject):
             worker_init_fn=self._init,
             multiprocessing_context=dict(self._incumbent.options)[_CONTEXT],
         )
-        laps: list[Lap] = []
+        laps: list[Measured] = []
         began = time.perf_counter()
         start = 0.0
         try:

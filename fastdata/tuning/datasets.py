@@ -146,7 +146,7 @@ class LoaderSubject(Subject):
         stages[RECEIVE] = main
         batch = torch.empty(self._batch_bytes, dtype=torch.uint8).view(self.batch_size, -1)
         device_stages, device_missing, pinned_gain = probe_device(batch, self.device)
-        times = spread(self._stages.seconds)
+        times = spread(self._stages.samples)
         return Probes(
             stages={**stages, **device_stages},
             missing={**missing, **device_missing},
@@ -168,7 +168,7 @@ class LoaderSubject(Subject):
 
     def _probe_stages(self, seconds: float) -> Cost | str:
         """Once: the stages do not depend on the engine. Returns the cost of a cold fetch."""
-        if not self._stages.seconds:
+        if not self._stages.samples:
             some = np.random.default_rng(1).permutation(len(self.dataset))
             self._cold = probe_cold(self.dataset.reader, some)
             self._stages.run(seconds)

@@ -10,7 +10,7 @@ from typing import Any
 from fastdata.profile import Profile, environment
 from fastdata.tuning.candidates import Space
 from fastdata.tuning.gpu import why_not_watched
-from fastdata.tuning.search import ENOUGH, Found, space_of
+from fastdata.tuning.search import Found, space_of
 from fastdata.tuning.trials import Interval, Trial, interval, ratio
 from fastdata.tuning.verdict import findings_of, limits_of, repaid, sentence_of, worker_stages
 
@@ -33,7 +33,7 @@ def profile_of(found: Found, setting: dict[str, Any], work: dict[str, Any]) -> P
     names = [top if name == "step" else name for name in names]
     if share is not None:  # what was measured has the last word
         others = [name for name in names if name != top]
-        names = [top, *others] if share >= ENOUGH else [*others, top]
+        names = [top, *others] if found.keeps_up else [*others, top]
     errors = [abs(trial.error) for trial in found.trials if trial.error is not None]
     formats = _formats(found)
     findings = findings_of(found, space, names[0], share)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from fastdata.tuning.subjects import Feed
 
 __all__ = [
     "COLD", "COLLATE", "CROP", "DECODE", "FETCH", "HEADER", "PIN", "RECEIVE", "TO_DEVICE", "Clock",
-    "OneWorker", "Spread", "StageProbe", "plan_some", "probe_cold", "probe_device",
+    "Lap", "OneWorker", "Spread", "StageProbe", "plan_some", "probe_cold", "probe_device",
     "probe_one_worker", "spread", "synchronise",
 ]  # fmt: skip
 
@@ -44,20 +44,32 @@ _SLOW = 10  # times the median: a slow sample
 _NO_GPU = "no CUDA device is used"
 
 
+class Lap(NamedTuple):
+    """Wall seconds of some work, and whether they are its own: see :class:`Clock`."""
+
+    seconds: float
+    quiet: bool
+
+
 class Clock:
     """Times laps of the same work: wall seconds, and CPU seconds of all threads.
 
-    A lap in which the thread lost its CPU to somebody else would count as waiting; such laps are
-    left out, unless they are the most.
+    What a thread loses when somebody else gets its CPU is no waiting of the work's own. Where it
+    never gave the CPU up by itself, it did not wait at all; where both happened, nobody knows, and
+    such laps are left out, unless they are the most.
+
+    Attributes:
+        lap: the last one.
     """
 
     def __init__(self) -> None:
         self._quiet: list[tuple[float, float]] = []
         self._disturbed: list[tuple[float, float]] = []
         self._all_cpu = self._own_cpu = 0.0
+        self.lap = Lap(0.0, True)
 
     def __enter__(self) -> Clock:
-        self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        self._usage = resource.getrusage(resource.RUSAGE_THREAD)
         self._began = time.perf_counter(), time.process_time(), time.thread_time()
         return self
 
@@ -67,11 +79,17 @@ class Clock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        now = time.perf_counter(), time.process_time(), time.thread_time()
+        wall, cpu, own = (end - begin for end, begin in zip(now, self._began, strict=True))
         self._all_cpu += cpu
-        self._own_cpu += time.thread_time() - self._began[2]
-        quiet = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == self._switches
+        self._own_cpu += own
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        waited = usage.ru_nvcsw > self._usage.ru_nvcsw
+        if not waited:
+            wall = min(wall, own)
+        quiet = not waited or usage.ru_nivcsw == self._usage.ru_nivcsw
         (self._quiet if quiet else self._disturbed).append((wall, cpu))
+        self.lap = Lap(wall, quiet)
 
     @property
     def laps(self) -> int:
@@ -108,9 +126,12 @@ class Spread:
     slow_share: float
 
 
-def spread(seconds: Sequence[float]) -> Spread:
-    """The spread of single samples' seconds, of which there is at least one."""
-    values = np.asarray(seconds, np.float64)
+def spread(laps: Sequence[Lap]) -> Spread:
+    """The spread of single samples' seconds, of which there is at least one; of those that were
+    not disturbed, where they are the most."""
+    quiet = [lap.seconds for lap in laps if lap.quiet]
+    disturbed = [lap.seconds for lap in laps if not lap.quiet]
+    values = np.array(quiet if len(quiet) >= len(disturbed) else quiet + disturbed)
     typical = float(np.median(values))
     slow = values[values > _SLOW * typical].sum() / max(values.sum(), 1e-12)
     return Spread(typical, float(values.max()), float(slow))
@@ -126,13 +147,13 @@ class StageProbe:
         self._headers, self._buffer = HeaderReader(), PixelBuffer()
         self._batch = min(batch_size, len(dataset))
         self._clocks = {name: Clock() for name in (FETCH, HEADER, DECODE, CROP)}
-        self.seconds: list[float] = []
+        self.samples: list[Lap] = []
 
     def run(self, seconds: float) -> None:
         """Go on for so long, and for one batch at least."""
         until = time.perf_counter() + seconds
         order = np.random.default_rng(0)
-        while not self.seconds or time.perf_counter() < until:
+        while not self.samples or time.perf_counter() < until:
             indices = order.choice(len(self._dataset), self._batch, replace=False)
             self._samples(indices.astype(np.int64), until)
 
@@ -152,25 +173,25 @@ class StageProbe:
 
     def _samples(self, indices: NDArray[np.int64], until: float) -> None:
         recipe = self._recipe
-        data, headers = [], []
+        data, headers, read = [], [], []
         began = time.perf_counter()
-        taken = []
         for index in indices.tolist():
-            start = time.perf_counter()
-            with self._clocks[FETCH]:
-                data.append(self._fetch(index))
-            headers.append(self._header(index, data[-1]))
-            taken.append(time.perf_counter() - start)
-            if taken and time.perf_counter() - began > max(0.0, until - began) / 2:
+            with Clock() as clock:
+                with self._clocks[FETCH]:
+                    data.append(self._fetch(index))
+                headers.append(self._header(index, data[-1]))
+            read.append(clock.lap)
+            if time.perf_counter() - began > max(0.0, until - began) / 2:
                 break  # slow storage: some samples must also be decoded within the time
         indices = indices[: len(data)]
         sizes = np.array([size for size, _ in headers], np.int32)
         (plan,) = plan_batches(recipe, draw_key(0, 0), [indices], None)
         plan = plan.with_sizes(recipe, sizes)
         for slot, row in enumerate(plan.rows()):
-            start = time.perf_counter()
-            self._draw(data[slot], sizes[slot].tolist(), headers[slot][1], row)
-            self.seconds.append(taken[slot] + time.perf_counter() - start)
+            with Clock() as clock:
+                self._draw(data[slot], sizes[slot].tolist(), headers[slot][1], row)
+            seconds = read[slot].seconds + clock.lap.seconds
+            self.samples.append(Lap(seconds, read[slot].quiet and clock.lap.quiet))
 
     def _fetch(self, index: int) -> Any:
         if self._dataset.encoded:

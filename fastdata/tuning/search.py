@@ -24,8 +24,9 @@ __all__ = ["ENOUGH", "GAIN", "Found", "Search", "space_of"]
 
 ENOUGH = 0.97  # of the ceiling: nothing is left to gain
 GAIN = 0.03  # what is less is not worth a trial, and no difference between two settings
-_PROBE, _STEP, _BESIDE, _LOOK, _ALONE = 0.25, 0.08, 0.05, 0.08, 0.05  # shares of the budget
-_ROUNDS, _LEAST_ROUNDS = 7, 3
+_PROBE, _STEP, _BESIDE, _LOOK, _ALONE = 0.15, 0.05, 0.04, 0.06, 0.04  # shares of the budget
+_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 5, 3, 15  # planned, and what it may become
+_OVERHEAD = 1.7  # of a block: what comes before it is counted, and the end of an epoch
 _LEAST_BLOCK, _MOST_BLOCK = 0.05, 4.0  # seconds
 _UNEVEN, _WAITING = 2.0, 0.03  # waits whose p95 is so many times the p50, and cost so much time
 
@@ -99,6 +100,11 @@ class Found:
         if self.step is not None and self.alone.high < found.low:
             return self.alone
         return found
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the loader reaches the ceiling, as far as anybody can tell; no without one."""
+        return self.ceiling is not None and self.rate.high >= ENOUGH * self.ceiling
 
 
 def space_of(spaces: Sequence[Space], candidate: Candidate) -> Space:
@@ -249,7 +255,7 @@ class Search:
     def _look(self, trials: list[Trial]) -> str | None:
         """Measure the incumbent alone; why nothing else has to be tried, or None."""
         mine = trials[0]
-        seconds = self._block_seconds(_LOOK * self._budget.total / _LEAST_ROUNDS)
+        seconds = self._block_seconds(_LOOK * self._budget.total / _LEAST_ROUNDS / _OVERHEAD)
         run_rounds([mine], lambda one: self._block(one, seconds), _LEAST_ROUNDS, lambda _: True)
         rate, ceiling = interval(mine.rates), self._ceiling
         self._report(f"the current setting: {rate.middle:,.0f} samples/s")
@@ -300,7 +306,7 @@ class Search:
         """Blocks in turn, for a share of what is left of the budget; why they ended."""
         budget, ended = self._budget, "the budget is spent"
         until = (1 - share) * budget.left
-        seconds = self._block_seconds((budget.left - until) / (_ROUNDS * len(trials)) / 1.3)
+        seconds = self._block_seconds((budget.left - until) / (_ROUNDS * len(trials)) / _OVERHEAD)
 
         def more(done: int) -> bool:
             nonlocal ended
@@ -310,9 +316,9 @@ class Search:
             if self._ceiling is not None and highest >= ENOUGH * self._ceiling:
                 ended = f"a setting reaches {ENOUGH:.0%} of the ceiling"
                 return False
-            return budget.left - until > len(trials) * seconds
+            return budget.left - until > _OVERHEAD * len(trials) * seconds
 
-        run_rounds(trials, lambda one: self._block(one, seconds), _ROUNDS, more)
+        run_rounds(trials, lambda one: self._block(one, seconds), _MOST_ROUNDS, more)
         return ended
 
     def _refined(self, spaces: list[Space], best: Trial) -> Trial | None:

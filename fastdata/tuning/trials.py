@@ -2,7 +2,7 @@
 
 Every round gives each setting one block, and every other round goes backwards, so that a drift of
 the machine meets all alike; what counts is the ratio within a round. A block begins with batches
-that are not counted: those that were ready, while the other settings' workers come to rest.
+that are not counted, while the workers of the setting before it finish what they have under way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ __all__ = ["Interval", "Pools", "Trial", "interval", "ratio", "run_block", "run_
 
 _RESAMPLES = 1000
 _TAIL = 0.05  # on either side of a 90 % interval
-_READY = 1e-3  # seconds: a batch that takes longer was not there yet
 
 
 @dataclass(frozen=True)
@@ -143,23 +142,19 @@ def run_block(
     subject: Subject,
     seconds: float,
 ) -> None:
-    """Load, and train where there is a step, for about so long, and note what it gave.
-
-    The time counted runs from the end of one step to the end of another.
-    """
+    """Load, and train where there is a step, for about so long, and note what it gave. The time
+    counted runs from the end of one step to the end of another."""
     workers, device = trial.candidate.workers, subject.device
     turns = max(1, subject.epoch // subject.batch_size), max(1, workers)
+    under_way = workers * trial.candidate.prefetch + 1
     feed.begin(workers)
-    ready = workers * trial.candidate.prefetch + 1
     began = time.perf_counter()
-    for _ in range(ready):
-        waited = time.perf_counter()
+    for _ in range(under_way):
         batch = next(feed)
-        waited = time.perf_counter() - waited
         if step is not None:
             step(batch)
-        if time.perf_counter() - began > seconds and waited < _READY:
-            break  # a slow step: the workers wait for it, and always will
+        if time.perf_counter() - began > seconds:
+            break
     synchronise(device)
     watch = GpuWatch(device)
     done, waits = 0, 0.0

@@ -72,7 +72,7 @@ def sentence_of(
     what = "the target rate"
     if found.step is not None:
         what = f"the {space.subject.device.type.upper()} step's own rate"
-    if share >= ENOUGH:
+    if found.keeps_up:
         kind = "step-bound" if found.step is not None else "on target"
         return f"{kind}: the loader keeps up, at {share:.0%} of {what}; {change}"
     sentence = f"data-bound: {_where(names[0], found, space)} holds you at {share:.0%} of {what}"
@@ -128,7 +128,7 @@ def findings_of(
     if refused is not None:
         code = "shm" if "/dev/shm" in refused else "memory" if "memory" in refused else "files"
         add(code, f"the current setting cannot run here: it {refused}")
-    if share is not None and share >= ENOUGH:
+    if found.keeps_up:
         return findings
     probes, limits, own = space.probes, found.limits, worker_stages(space)
     worker, busy = probes.worker, found.chosen.workers

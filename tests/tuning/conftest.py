@@ -113,4 +113,4 @@ def no_step(batch: Any) -> None:
 
 def slow_step(batch: Any) -> None:
     """Slower than any loader."""
-    time.sleep(0.04)
+    time.sleep(0.15)

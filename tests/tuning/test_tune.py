@@ -307,6 +307,7 @@ def test_json_is_all_that_is_printed(
     assert "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_the_report_is_for_people(
     packed: Path, cache: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
