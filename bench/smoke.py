@@ -27,6 +27,10 @@ def main() -> None:
                 *("bench.engines", "--peers", "none", "--sets", "s256,raw32", "--rounds", "1"),
                 *("--seconds", "0.2", "--images", "600"),
             ),
+            (
+                *("bench.tuner", "--setups", "memmap, fast step", "--rounds", "1"),
+                *("--seconds", "0.1", "--budget", "1", "--images", "300", "--batch", "16"),
+            ),
             ("bench.importing", "--rounds", "1"),
             ("bench.cold", "--size", "3", "--rounds", "1"),
         ):
@@ -37,11 +41,12 @@ def main() -> None:
                 "bench.scanning",
                 "bench.checks",
                 "bench.engines",
+                "bench.tuner",
                 "bench.cold",
             ):
                 command.insert(3, str(source))
             subprocess.run(command, check=True)
-        assert len(result.read_text().splitlines()) == 8
+        assert len(result.read_text().splitlines()) == 9
 
 
 if __name__ == "__main__":
