@@ -13,7 +13,7 @@ import torch
 
 from fastdata.tuning.model import Cost
 from fastdata.tuning.probes import synchronise
-from fastdata.tuning.subjects import Feed
+from fastdata.tuning.subjects import Feed, Subject
 from fastdata.tuning.trials import Interval, interval
 
 __all__ = ["StepRate", "time_beside", "time_step"]
@@ -65,19 +65,24 @@ def time_beside(
     batch: Any,
     feed: Feed,
     workers: int,
-    batch_size: int,
+    alone: StepRate,
+    subject: Subject,
     seconds: float,
-    device: torch.device,
 ) -> Interval:
-    """The same while a feed runs at its full speed and its batches are thrown away."""
+    """The same while a feed runs and its batches are thrown away: as fast as it can, but no faster
+    than the step alone could use them."""
     over = threading.Event()
     failure: list[BaseException] = []
+    period = subject.batch_size / alone.rate.middle
 
     def throw_away() -> None:
         try:
             feed.begin(workers)
+            due = time.perf_counter()
             while not over.is_set():
                 next(feed)
+                due = max(due + period, time.perf_counter())
+                over.wait(due - time.perf_counter())
         except BaseException as error:
             failure.append(error)
         finally:
@@ -86,7 +91,7 @@ def time_beside(
     thread = threading.Thread(target=throw_away, name="fastdata-contention", daemon=True)
     thread.start()
     try:
-        rate = time_step(step, batch, batch_size, seconds, device).rate
+        rate = time_step(step, batch, subject.batch_size, seconds, subject.device).rate
     finally:
         over.set()
         thread.join()

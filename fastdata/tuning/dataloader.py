@@ -200,6 +200,7 @@ class _TorchSubject(Subject):
         }
 
     def open(self, candidate: Candidate) -> Feed:
+        began = time.perf_counter()
         given = {**self.arguments(candidate), "worker_init_fn": self._init}
         if self.iterable:
             loader: DataLoader[Any] = DataLoader(
@@ -209,7 +210,7 @@ class _TorchSubject(Subject):
                 drop_last=self._drop_last,
                 **given,
             )
-            return Feed(loader, lambda workers: None, lambda: end_workers(loader))
+            return Feed(loader, lambda workers: None, lambda: end_workers(loader), began)
         tasks = Tasks(self._sampler, max(1, candidate.workers))
         loader = DataLoader(
             Batches(self.dataset, self._collate),
@@ -218,7 +219,7 @@ class _TorchSubject(Subject):
             collate_fn=unchanged,
             **given,
         )
-        return Feed(Filled(loader), tasks.use_workers, lambda: end_workers(loader))
+        return Feed(Filled(loader), tasks.use_workers, lambda: end_workers(loader), began)
 
     def probe(self, engine: str, seconds: float) -> Probes:
         timed = Timed(self.dataset, self._collate, self.iterable, self.batch_size)

@@ -106,11 +106,12 @@ class LoaderSubject(Subject):
         return self._defaults[engine]
 
     def open(self, candidate: Candidate) -> Feed:
+        began = time.perf_counter()
         loader = self._make(**self.arguments(candidate))
         if loader.engine != candidate.engine:
             loader.close()
             raise UsageError(loader.explain())
-        return Feed(loader, loader.carrier.use_workers, loader.close)
+        return Feed(loader, loader.carrier.use_workers, loader.close, began)
 
     def arguments(self, candidate: Candidate) -> dict[str, Any]:
         return {
@@ -140,7 +141,7 @@ class LoaderSubject(Subject):
             feed.close()
         main = one.main
         if engine not in _PROCESSES:  # its threads are this process's: not all time is the main's
-            if engine != "gather":
+            if engine != "gather" or self.device.type != "cpu":  # not what a Fetcher does
                 worker = Cost(1 / one.rate, max(0.0, main.cpu - main.wall))
             main = Cost(main.wall, max(main.wall, main.cpu - worker.cpu))
         stages[RECEIVE] = main

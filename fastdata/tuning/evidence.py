@@ -9,8 +9,8 @@ from typing import Any
 
 from fastdata.profile import Profile, environment
 from fastdata.tuning.candidates import Space
+from fastdata.tuning.found import Found, space_of
 from fastdata.tuning.gpu import why_not_watched
-from fastdata.tuning.search import Found, space_of
 from fastdata.tuning.trials import Interval, Trial, interval, ratio
 from fastdata.tuning.verdict import findings_of, limits_of, repaid, sentence_of, worker_stages
 

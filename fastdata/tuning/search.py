@@ -8,22 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fastdata.errors import UsageError
 from fastdata.tuning.candidates import Space, pick
 from fastdata.tuning.ceiling import StepRate, time_beside, time_step
-from fastdata.tuning.limits import Limits, read_limits
+from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
+from fastdata.tuning.limits import read_limits
 from fastdata.tuning.model import NOTHING, Model
-from fastdata.tuning.probes import synchronise
 from fastdata.tuning.subjects import Candidate, Subject
 from fastdata.tuning.trials import Interval, Pools, Trial, interval, ratio, run_block, run_rounds
 
-__all__ = ["ENOUGH", "GAIN", "Found", "Search", "space_of"]
+__all__ = ["Search"]
 
-ENOUGH = 0.97  # of the ceiling: nothing is left to gain
-GAIN = 0.03  # what is less is not worth a trial, and no difference between two settings
 _PROBE, _STEP, _BESIDE, _LOOK, _ALONE = 0.15, 0.05, 0.04, 0.06, 0.04  # shares of the budget
 _ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 5, 3, 15  # planned, and what it may become
 _OVERHEAD = 1.7  # of a block: what comes before it is counted, and the end of an epoch
@@ -45,75 +43,18 @@ class _Budget:
     def left(self) -> float:
         return self._end - time.perf_counter()
 
+    def give_back(self, seconds: float) -> None:
+        """What was spent starting something."""
+        self._end += seconds
+        self.outside_seconds += seconds
+
     @contextmanager
     def outside(self) -> Iterator[None]:
         began = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began
-            self._end += spent
-            self.outside_seconds += spent
-
-
-@dataclass
-class Found:
-    """All that a search has found out.
-
-    Attributes:
-        limits: of this machine.
-        subjects: what was looked at; the first one is what is tuned, the others are other formats.
-        spaces: engine by engine of each: probes, model, and what did not fit.
-        incumbent: what is in use.
-        chosen: what to use: the incumbent, unless another one was faster beyond doubt.
-        trials: of the rounds.
-        final: what decided: the chosen setting's blocks, and those of the incumbent beside them.
-        final_incumbent: None where the incumbent does not fit and was not tried.
-        step: None where there is none.
-        beside: the step's rate while workers run; a reason where that was not measured.
-        ceiling: samples a second of the step or the target; None: neither.
-        alone: samples a second of the chosen setting without the step.
-        stopped: why the search ended.
-        seconds: spent within the budget, and outside of it.
-    """
-
-    limits: Limits
-    subjects: Sequence[Subject]
-    spaces: list[Space]
-    incumbent: Candidate
-    chosen: Candidate
-    trials: list[Trial]
-    final: Trial
-    final_incumbent: Trial | None
-    step: StepRate | None
-    beside: Interval | str
-    ceiling: float | None
-    alone: Interval
-    stopped: str
-    seconds: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def rate(self) -> Interval:
-        """Of the chosen setting in the loop. Never more than the loader alone can keep up: a slow
-        step sees batches that were ready before for a long time."""
-        found = interval(self.final.rates)
-        if self.step is not None and self.alone.high < found.low:
-            return self.alone
-        return found
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether the loader reaches the ceiling, as far as anybody can tell; no without one."""
-        return self.ceiling is not None and self.rate.high >= ENOUGH * self.ceiling
-
-
-def space_of(spaces: Sequence[Space], candidate: Candidate) -> Space:
-    """The space that a setting belongs to."""
-    return next(
-        space
-        for space in spaces
-        if (space.subject.name, space.engine) == (candidate.subject, candidate.engine)
-    )
+            self.give_back(time.perf_counter() - began)
 
 
 class Search:
@@ -207,6 +148,7 @@ class Search:
         for subject in self._subjects:
             for engine in subject.engines:
                 probes = subject.probe(engine, _PROBE * self._budget.total / count)
+                self._budget.give_back(probes.start)
                 model = Model(
                     worker=probes.worker,
                     main=probes.main,
@@ -237,13 +179,16 @@ class Search:
     def _measure_beside(self, spaces: list[Space], trial: Trial) -> None:
         """The step while workers run; on a GPU that is the ceiling of the predictions to come."""
         self._start([trial])
-        if self._step is None:
+        if self._step is None or self._step_rate is None:
+            return
+        if not trial.candidate.workers:
+            self._beside = "the current setting has no workers"
             return
         candidate, home = trial.candidate, self._home
         feed = self._pools.feed(candidate)
         seconds = _BESIDE * self._budget.total
         self._beside = time_beside(
-            self._step, self._batch, feed, candidate.workers, home.batch_size, seconds, home.device
+            self._step, self._batch, feed, candidate.workers, self._step_rate, home, seconds
         )
         self._report(f"the step while workers run: {self._beside.middle:,.0f} samples/s")
         if home.device.type == "cuda" and self._ceiling is not None:
@@ -378,7 +323,6 @@ class Search:
             seconds = self._block_seconds(_ALONE * self._budget.total / _LEAST_ROUNDS)
             for _ in range(_LEAST_ROUNDS):
                 self._block(alone, seconds, alone=True)
-        synchronise(self._home.device)
         return Found(
             limits=self._limits,
             subjects=self._subjects,

@@ -101,12 +101,14 @@ class Feed:
         source: what is iterated, one epoch at a time.
         limit: told the number of workers that are to work, before an iteration.
         end: ends its processes.
-        start_seconds: until the very first batch; None before.
+        opened: when its making began, by time.perf_counter.
+        start_seconds: from then until the very first batch; None before.
     """
 
     source: Iterable[Any]
     limit: Callable[[int], object]
     end: Callable[[], None]
+    opened: float
     start_seconds: float | None = None
     _batches: Iterator[Any] = field(default_factory=lambda: iter(()))
 
@@ -117,11 +119,9 @@ class Feed:
         self._batches = self._endless()
 
     def __next__(self) -> Any:
-        if self.start_seconds is not None:
-            return next(self._batches)
-        started = time.perf_counter()
         batch = next(self._batches)
-        self.start_seconds = time.perf_counter() - started
+        if self.start_seconds is None:
+            self.start_seconds = time.perf_counter() - self.opened
         return batch
 
     def _endless(self) -> Iterator[Any]:

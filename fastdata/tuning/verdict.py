@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastdata.tuning.candidates import Space
+from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.probes import COLD, PIN, RECEIVE, TO_DEVICE
-from fastdata.tuning.search import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.trials import ratio
 
 __all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages"]

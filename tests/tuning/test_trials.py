@@ -80,7 +80,7 @@ class CountingSubject(FakeSubject):
         def close() -> None:
             self.closed += 1
 
-        return Feed(range(4), self.limits.append, close)
+        return Feed(range(4), self.limits.append, close, 0.0)
 
 
 def test_a_feed_goes_on_over_the_end_of_an_epoch() -> None:
