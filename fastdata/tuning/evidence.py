@@ -11,7 +11,7 @@ from fastdata.profile import Profile, environment
 from fastdata.tuning.candidates import Space
 from fastdata.tuning.found import Found, space_of
 from fastdata.tuning.gpu import why_not_watched
-from fastdata.tuning.trials import Interval, Trial, interval, ratio
+from fastdata.tuning.trials import Trial, interval
 from fastdata.tuning.verdict import findings_of, limits_of, repaid, sentence_of, worker_stages
 
 __all__ = ["profile_of"]
@@ -66,16 +66,11 @@ def _formats(found: Found) -> list[dict[str, Any]]:
         spaces = [space for space in found.spaces if space.subject is subject]
         tried = [trial for trial in found.trials if trial.candidate.subject == subject.name]
         rated = [trial for trial in tried if trial.rates]
-        gain: Interval | None = None
+        gain = rated[0].gain if rated else None
         before = found.rate.middle
-        mine = next(
-            (one for one in found.trials if one.candidate == found.incumbent and one.rates), None
-        )
         if rated:
             rate = statistics.median(rated[0].rates)
-            if mine is not None and len(mine.rates) == len(rated[0].rates):
-                gain = ratio(rated[0].rates, mine.rates)
-                before = statistics.median(mine.rates)
+            before = statistics.median(rated[0].beside or [before])
         else:
             best = [(one, one.best()) for one in spaces]
             rate = max((one.rate(c) for one, c in best if c is not None), default=0.0)
@@ -118,7 +113,7 @@ def _evidence(found: Found, formats: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything that was measured, as plain JSON values."""
     spaces = []
     for space in found.spaces:
-        counts = range(0 if space.model.fixed is None else space.base.workers, _most(space) + 1)
+        counts = space.counts() or [space.base.workers]
         spaces.append(
             {
                 "subject": space.subject.name,
@@ -138,8 +133,7 @@ def _evidence(found: Found, formats: list[dict[str, Any]]) -> dict[str, Any]:
     if found.step is not None:
         beside = None if isinstance(found.beside, str) else asdict(found.beside)
         step = {**asdict(found.step.rate), "beside_workers": beside}
-    mine = found.final_incumbent
-    gain = None if mine is None else asdict(ratio(found.final.rates, mine.rates))
+    gain = found.final.gain
     return {
         "limits": found.limits.to_json(),
         "step": step,
@@ -153,21 +147,13 @@ def _evidence(found: Found, formats: list[dict[str, Any]]) -> dict[str, Any]:
         "refused": {subject.name: subject.refused for subject in found.subjects},
         "formats": formats,
         "chosen": found.chosen.words(),
-        "chosen_to_incumbent": gain,
+        "chosen_to_incumbent": None if gain is None else asdict(gain),
         "stopped": found.stopped,
         "seconds": {"budget": found.seconds[0], "start_up": found.seconds[1]},
     }
 
 
-def _most(space: Space) -> int:
-    return max((one.workers for one in (space.base, *space.dropped)), default=0) + 2
-
-
 def _row(found: Found, trial: Trial) -> dict[str, Any]:
-    mine = next((one for one in found.trials if one.candidate == found.incumbent), None)
-    against = None
-    if mine is not None and trial.rates and len(mine.rates) == len(trial.rates):
-        against = asdict(ratio(trial.rates, mine.rates))
     return {
         "subject": trial.candidate.subject,
         "setting": trial.candidate.words(),
@@ -179,7 +165,7 @@ def _row(found: Found, trial: Trial) -> dict[str, Any]:
         "rate": asdict(interval(trial.rates)) if trial.rates else None,
         "blocks": trial.rates,
         "error": trial.error,
-        "to_incumbent": against,
+        "to_incumbent": None if trial.gain is None else asdict(trial.gain),
         "wait_p50": trial.wait(50),
         "wait_p95": trial.wait(95),
         "start_seconds": trial.start_seconds,

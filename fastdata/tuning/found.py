@@ -28,8 +28,8 @@ class Found:
         incumbent: what is in use.
         chosen: what to use: the incumbent, unless another one was faster beyond doubt.
         trials: of the rounds.
-        final: what decided: the chosen setting's blocks, and those of the incumbent beside them.
-        final_incumbent: None where the incumbent does not fit and was not tried.
+        final: what decided: the chosen setting's blocks, with those of the incumbent beside them.
+        fits: whether the incumbent fits this machine and was tried.
         step: None where there is none.
         beside: the step's rate while workers run; a reason where that was not measured.
         ceiling: samples a second of the step or the target; None: neither.
@@ -45,7 +45,7 @@ class Found:
     chosen: Candidate
     trials: list[Trial]
     final: Trial
-    final_incumbent: Trial | None
+    fits: bool
     step: StepRate | None
     beside: Interval | str
     ceiling: float | None

@@ -17,7 +17,7 @@ from fastdata.tuning.ceiling import StepRate, time_beside, time_step
 from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.limits import read_limits
 from fastdata.tuning.model import NOTHING, Model
-from fastdata.tuning.subjects import Candidate, Subject
+from fastdata.tuning.subjects import Subject
 from fastdata.tuning.trials import Interval, Pools, Trial, interval, ratio, run_block, run_rounds
 
 __all__ = ["Search"]
@@ -68,7 +68,6 @@ class Search:
         target_rate: float | None,
         budget: float,
         report: Report,
-        incumbent: Candidate | None = None,
     ) -> None:
         """
         Args:
@@ -77,14 +76,13 @@ class Search:
             target_rate: samples a second to reach, where there is no step.
             budget: seconds.
             report: told what is going on, a line at a time.
-            incumbent: the setting in use; None: the subject's own.
         """
         self._subjects = subjects
         self._home = subjects[0]
         self._step, self._target = step, target_rate
         self._budget_seconds = budget
         self._report = report
-        self._incumbent = incumbent or self._home.incumbent()
+        self._incumbent = self._home.incumbent()
         self._limits = read_limits()
         self._pools = Pools(subjects)
         self._step_rate: StepRate | None = None
@@ -124,7 +122,7 @@ class Search:
             self._measure_beside(spaces, trials[0])
             stopped = self._look(trials)
             if stopped is not None:
-                return self._found(spaces, trials[:1], trials[0], trials[0], stopped)
+                return self._found(spaces, trials[:1], trials[0], stopped)
         return self._compare(spaces, trials)
 
     def _time_step(self, step: Callable[[Any], Any]) -> None:
@@ -227,17 +225,17 @@ class Search:
             again.append(refined)
             self._start([refined])
         if first is None:
-            return self._found(spaces, trials, best, None, stopped)
+            return self._found(spaces, trials, best, stopped)
         if again == [first]:
-            return self._found(spaces, trials, first, first, stopped)
+            return self._found(spaces, trials, first, stopped)
         if first not in again:
             again.insert(0, first)
         confirmed = [Trial(one.candidate, one.predicted) for one in again]
         self._report("confirming: " + "; ".join(one.candidate.words() for one in confirmed))
         self._rounds(confirmed, 0.9)
         if refined is not None:
-            refined.rates, refined.waits = confirmed[-1].rates, confirmed[-1].waits
-            refined.waiting, refined.seconds = confirmed[-1].waiting, confirmed[-1].seconds
+            trials[-1] = confirmed[-1]
+            confirmed[-1].start_seconds = refined.start_seconds
         mine = next(one for one in confirmed if one.candidate == self._incumbent)
         winner = self._best(spaces, confirmed)
         if winner is not mine:
@@ -245,7 +243,7 @@ class Search:
             if gain.low <= 1 or gain.middle < 1 + GAIN:
                 winner = mine
                 stopped = "no setting is faster than the current one beyond doubt"
-        return self._found(spaces, trials, winner, mine, stopped)
+        return self._found(spaces, trials, winner, stopped)
 
     def _rounds(self, trials: list[Trial], share: float) -> str:
         """Blocks in turn, for a share of what is left of the budget; why they ended."""
@@ -264,6 +262,9 @@ class Search:
             return budget.left - until > _OVERHEAD * len(trials) * seconds
 
         run_rounds(trials, lambda one: self._block(one, seconds), _MOST_ROUNDS, more)
+        mine = [trial for trial in trials if trial.candidate == self._incumbent]
+        for trial in trials:
+            trial.beside = mine[0].rates if mine else []
         return ended
 
     def _refined(self, spaces: list[Space], best: Trial) -> Trial | None:
@@ -313,7 +314,6 @@ class Search:
         spaces: list[Space],
         trials: list[Trial],
         winner: Trial,
-        mine: Trial | None,
         stopped: str,
     ) -> Found:
         alone = Trial(winner.candidate, winner.predicted)
@@ -331,7 +331,7 @@ class Search:
             chosen=winner.candidate,
             trials=trials,
             final=winner,
-            final_incumbent=mine,
+            fits=any(trial.candidate == self._incumbent for trial in trials),
             step=self._step_rate,
             beside=self._beside,
             ceiling=self._ceiling,

@@ -59,6 +59,7 @@ class Trial:
         candidate: the setting.
         predicted: samples a second, by the model.
         rates: samples a second of each block.
+        beside: the current setting's rates in the same rounds; empty where it had none.
         waits: seconds that each batch was waited for.
         waiting: seconds waited in all.
         seconds: of all blocks.
@@ -70,6 +71,7 @@ class Trial:
     candidate: Candidate
     predicted: float
     rates: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     waiting: float = 0.0
     seconds: float = 0.0
@@ -81,6 +83,11 @@ class Trial:
     def error(self) -> float | None:
         """How far the prediction was off: predicted / measured - 1; None before a block."""
         return self.predicted / statistics.median(self.rates) - 1 if self.rates else None
+
+    @property
+    def gain(self) -> Interval | None:
+        """The rate over the current setting's; None where they had no rounds together."""
+        return ratio(self.rates, self.beside) if self.beside else None
 
     def wait(self, percent: float) -> float:
         """A percentile of the waits, in seconds."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from fastdata.tuning.candidates import Space
 from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.probes import COLD, PIN, RECEIVE, TO_DEVICE
-from fastdata.tuning.trials import ratio
 
 __all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages"]
 
@@ -73,6 +73,12 @@ def sentence_of(
     if found.step is not None:
         what = f"the {space.subject.device.type.upper()} step's own rate"
     if found.keeps_up:
+        if found.chosen != found.incumbent and found.final.beside and found.ceiling is not None:
+            before = min(1.0, statistics.median(found.final.beside) / found.ceiling)
+            return (
+                f"data-bound with the current setting, at {before:.0%} of {what}; {change} and "
+                f"reaches {share:.0%}"
+            )
         kind = "step-bound" if found.step is not None else "on target"
         return f"{kind}: the loader keeps up, at {share:.0%} of {what}; {change}"
     sentence = f"data-bound: {_where(names[0], found, space)} holds you at {share:.0%} of {what}"
@@ -103,12 +109,11 @@ def _where(name: str, found: Found, space: Space) -> str:
 
 
 def _change(found: Found) -> str:
-    mine = found.final_incumbent
-    if found.chosen == found.incumbent or mine is None:
-        if mine is None:
-            return f"the current setting does not fit this machine; take {found.chosen.words()}"
+    gain = found.final.gain
+    if not found.fits:
+        return f"the current setting does not fit this machine; take {found.chosen.words()}"
+    if found.chosen == found.incumbent or gain is None:
         return "keep the current setting"
-    gain = ratio(found.final.rates, mine.rates)
     return (
         f"{found.chosen.words()} is {gain.middle:.2f} times as fast as the current setting "
         f"({gain.low:.2f} to {gain.high:.2f})"
