@@ -6,13 +6,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fastdata.tuning.model import Cost
-from fastdata.tuning.probes import synchronise
+from fastdata.tuning.probes import Clock, synchronise
 from fastdata.tuning.subjects import Feed, Subject
 from fastdata.tuning.trials import Interval, interval
 
@@ -43,20 +44,22 @@ def time_step(
     for _ in range(_WARM_UP):
         step(batch)
     synchronise(device)
-    rates, walls, cpus = [], [], []
+    rates, hosts = [], []
     for _ in range(_BLOCKS):
-        steps, own, cpu = 0, time.thread_time(), time.process_time()
+        clock, steps = Clock(), 0
         began = time.perf_counter()
         while not steps or time.perf_counter() - began < seconds / _BLOCKS:
-            step(batch)
+            # A GPU has nothing to do before a block, so its first step is launched without waiting.
+            with clock if device.type == "cpu" or not steps else nullcontext():
+                step(batch)
             steps += 1
         synchronise(device)
-        wall, done = time.perf_counter() - began, steps * batch_size
-        rates.append(done / wall)
-        # Waiting for a GPU is no work of the host's.
-        walls.append((wall if device.type == "cpu" else time.thread_time() - own) / done)
-        cpus.append((time.process_time() - cpu) / done)
-    host = Cost(statistics.median(walls), statistics.median(cpus))
+        rates.append(steps * batch_size / (time.perf_counter() - began))
+        hosts.append(clock.cost(batch_size, alike=True))
+    host = Cost(
+        statistics.median(cost.wall for cost in hosts),
+        statistics.median(cost.cpu for cost in hosts),
+    )
     return StepRate(interval(rates), host)
 
 

@@ -145,7 +145,8 @@ class LoaderSubject(Subject):
                 worker = Cost(1 / one.rate, max(0.0, main.cpu - main.wall))
             main = Cost(main.wall, max(main.wall, main.cpu - worker.cpu))
         stages[RECEIVE] = main
-        batch = torch.empty(self._batch_bytes, dtype=torch.uint8).view(self.batch_size, -1)
+        shape = (self.batch_size, self._batch_bytes // self.batch_size)
+        batch = torch.empty(shape, dtype=torch.uint8)
         device_stages, device_missing, pinned_gain = probe_device(batch, self.device)
         times = spread(self._stages.samples)
         return Probes(

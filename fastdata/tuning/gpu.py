@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,34 +33,50 @@ def _handle(pynvml: Any, device: torch.device) -> Any:
 
 
 class GpuWatch:
-    """Looks at a GPU again and again, in a thread, from now until it is stopped."""
+    """Looks at a GPU again and again, in a thread, while the block lasts.
+
+    Attributes:
+        busy: share of the time in which a kernel ran; a list of one, empty where it is not known.
+        sm_active: share of the multiprocessors that were at work, likewise.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._busy: list[float] = []
+        self.busy: list[float] = []
+        self.sm_active: list[float] = []
+        self._device = device
+        self._seen: list[float] = []
         self._sm: _SmActivity | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        if why_not_watched(device) is None:
+
+    def __enter__(self) -> GpuWatch:
+        if why_not_watched(self._device) is None:
             import pynvml
 
-            self._pynvml, self._gpu = pynvml, _handle(pynvml, device)
+            self._pynvml, self._gpu = pynvml, _handle(pynvml, self._device)
             self._sm = _SmActivity.begin(pynvml, self._gpu)
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
+        return self
 
     def _look(self) -> None:
         while not self._over.wait(_PERIOD):
             rates = self._pynvml.nvmlDeviceGetUtilizationRates(self._gpu)
-            self._busy.append(rates.gpu / 100)
+            self._seen.append(rates.gpu / 100)
 
-    def stop(self) -> tuple[list[float], list[float]]:
-        """Means since the beginning, each in a list that is empty where it is not known: the share
-        of time in which a kernel ran, and the share of the multiprocessors that were at work."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        busy = [sum(self._busy) / len(self._busy)] if self._busy else []
-        return busy, [] if self._sm is None else self._sm.end()
+        if self._seen:
+            self.busy = [sum(self._seen) / len(self._seen)]
+        if self._sm is not None:
+            self.sm_active = self._sm.end()
 
 
 class _SmActivity:

@@ -163,25 +163,22 @@ def run_block(
         if time.perf_counter() - began > seconds:
             break
     synchronise(device)
-    watch = GpuWatch(device)
     done, waits = 0, 0.0
-    began = time.perf_counter()
-    while True:
-        waited = time.perf_counter()
-        batch = next(feed)
-        waited = time.perf_counter() - waited
-        trial.waits.append(waited)
-        waits += waited
-        if step is not None:
-            step(batch)
-        done += 1
-        if _is_whole(done, time.perf_counter() - began, seconds, turns):
-            break
-    synchronise(device)
-    now = time.perf_counter() - began
-    busy, sm_active = watch.stop()
-    trial.busy += busy
-    trial.sm_active += sm_active
+    with GpuWatch(device) as watch:
+        began = time.perf_counter()
+        while not done or not _is_whole(done, time.perf_counter() - began, seconds, turns):
+            waited = time.perf_counter()
+            batch = next(feed)
+            waited = time.perf_counter() - waited
+            trial.waits.append(waited)
+            waits += waited
+            if step is not None:
+                step(batch)
+            done += 1
+        synchronise(device)
+        now = time.perf_counter() - began
+    trial.busy += watch.busy
+    trial.sm_active += watch.sm_active
     trial.rates.append(done * subject.batch_size / now)
     trial.waiting += waits
     trial.seconds += now

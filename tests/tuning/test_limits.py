@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -82,3 +84,38 @@ def test_an_affinity_is_seen() -> None:
     command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert float(done.stdout) == 1.0
+
+
+@pytest.fixture
+def half_a_cpu() -> Iterator[Path]:
+    """A cgroup, of either version, with a quota of half a CPU."""
+    name = f"fastdata-test-{os.getpid()}"
+    first, second = Path("/sys/fs/cgroup/cpu") / name, Path("/sys/fs/cgroup") / name
+    group = first if first.parent.is_dir() else second
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        if group is first:
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text("50000")
+        else:
+            (group / "cpu.max").write_text("50000 100000")
+        yield group
+    except OSError as error:
+        pytest.skip(f"no quota can be set here: {error}")
+    finally:
+        group.rmdir()
+
+
+def test_a_real_quota_is_seen(half_a_cpu: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+Path({str(half_a_cpu)!r}, "cgroup.procs").write_text(str(os.getpid()))
+from fastdata.tuning.limits import read_limits
+print(read_limits().quota, read_limits().words())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(None, 1) == ["0.5", "0.5 quota-limited CPUs\n"]
