@@ -58,21 +58,38 @@ class Timed(Dataset[Any]):
         self._iterator: Iterator[Any] | None = None
 
     def __getitem__(self, indices: Any) -> Measured:
-        single, batch, samples, data = Clock(), Clock(), [], []
-        for index in range(self._batch_size) if self._iterable else indices:
-            try:
-                with single:
-                    data.append(self._next() if self._iterable else self._dataset[index])
-            except StopIteration:
-                break
-            samples.append(single.lap)
+        single, batch = Clock(), Clock()
+        data, samples = self._fetched(indices, single)
         if not data:
             return Measured([], NOTHING, NOTHING)
         with batch:
             collated = self._collate(data)
         return Measured(
-            samples, single.cost(), batch.cost(len(data)), single.threads, _bytes(collated)
+            samples,
+            single.cost(len(data) if single.laps == 1 else 1),
+            batch.cost(len(data)),
+            single.threads,
+            _bytes(collated),
         )
+
+    def _fetched(self, indices: Any, clock: Clock) -> tuple[list[Any], list[Lap]]:
+        """The samples of a batch, and the lap of each."""
+        data: list[Any] = []
+        samples: list[Lap] = []
+        together = getattr(self._dataset, "__getitems__", None)
+        if together is not None and indices and not self._iterable:
+            with clock:
+                data = together(indices)
+            return data, [Lap(clock.lap.seconds / len(data), clock.lap.quiet)] * len(data)
+        for index in range(self._batch_size) if self._iterable else indices:
+            try:
+                with clock:
+                    data.append(self._next() if self._iterable else self._dataset[index])
+            except StopIteration:
+                self._iterator = None  # the next batch begins anew
+                break
+            samples.append(clock.lap)
+        return data, samples
 
     def _next(self) -> Any:
         if self._iterator is None:

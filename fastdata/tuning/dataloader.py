@@ -99,7 +99,12 @@ def tune_dataloader(
         Exception: whatever the dataset or the step raise. No process is left then.
     """
     check_goal(step, target_rate, budget)
-    expect_type("batch_size", batch_size, int)
+    for name, value in (
+        ("batch_size", batch_size),
+        ("num_workers", num_workers),
+        ("prefetch_factor", prefetch_factor),
+    ):
+        expect_type(name, value, int)
     if batch_size < 1:
         raise UsageError(f"expected batch_size to be at least 1, got {batch_size}")
     subject = _TorchSubject(
@@ -138,10 +143,6 @@ def _options(pin: bool, context: str | None) -> tuple[tuple[str, Any], ...]:
 class _TorchSubject(Subject):
     """A torch Dataset, loaded by a DataLoader."""
 
-    engines = [_ENGINE]  # noqa: RUF012
-    refused: dict[str, str] = {}  # noqa: RUF012
-    convert_seconds = 0.0
-
     def __init__(
         self,
         dataset: Any,
@@ -155,17 +156,19 @@ class _TorchSubject(Subject):
         incumbent: Candidate,
     ) -> None:
         self.dataset, self.batch_size, self.device = dataset, batch_size, device
-        self.name = incumbent.subject
+        self.name, self.engines, self.refused = incumbent.subject, [_ENGINE], {}
+        self.convert_seconds, self.epoch = 0.0, 0
         self._collate, self._init, self._drop_last = collate, init, drop_last
         self._incumbent = incumbent
         self.iterable = isinstance(dataset, IterableDataset)
         self._sampler: Any = None
         if self.iterable:
-            self.epoch = 0
             return
         if sampler is None:
             sampler = RandomSampler(dataset)
         self._sampler = BatchSampler(sampler, batch_size, drop_last)
+        if not hasattr(sampler, "__len__"):
+            return
         self.epoch = len(self._sampler) * batch_size
         if not self.epoch:
             raise UsageError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_memory, cpu_quota, environment_count
 
-__all__ = ["Limits", "Need", "read_limits"]
+__all__ = ["Limits", "Need", "busy_cpus", "read_limits"]
 
 _SHM = "/dev/shm"
 _MEMORY_SHARE = 0.8  # of what is free: the training takes some, too
@@ -42,6 +44,7 @@ class Limits:
         memory: bytes that are free to all ranks.
         shm: bytes that are free in ``/dev/shm``; None: there is none.
         open_files: the most that this process may have open.
+        others: CPUs of the affinity that somebody else keeps busy.
     """
 
     machine_cpus: int
@@ -51,6 +54,14 @@ class Limits:
     memory: int
     shm: int | None
     open_files: int
+    others: float = 0.0
+
+    @property
+    def free_cpus(self) -> float:
+        """CPUs of a rank that nobody else keeps busy; at least half of what it may use, which is
+        what a fair scheduler gives to one of two who want it all."""
+        free = (self.affinity - self.others) / self.ranks
+        return max(min(self.cpus, free), self.cpus / 2)
 
     @property
     def cpus(self) -> float:
@@ -112,6 +123,26 @@ def read_limits() -> Limits:
         shm=shm,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
+
+
+def busy_cpus(seconds: float) -> float:
+    """CPUs of this process's affinity that others keep busy, a hypervisor among them, seen over so
+    many seconds in which this process does nothing."""
+    began, before = time.perf_counter(), _busy_seconds()
+    time.sleep(seconds)
+    return (_busy_seconds() - before) / (time.perf_counter() - began)
+
+
+def _busy_seconds() -> float:
+    """CPU seconds since the machine's start that the CPUs of the affinity were not idle."""
+    ticks = 0
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name in mine:
+            user, nice, system, _idle, _waiting, irq, soft_irq, stolen = map(int, fields[:8])
+            ticks += user + nice + system + irq + soft_irq + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _size(count: int) -> str:

@@ -12,8 +12,10 @@ __all__ = ["report"]
 def report(profile: Profile) -> str:
     """Limits, stages, the table of candidates, what is wrong, and the verdict."""
     evidence = profile.evidence
+    limits = evidence["limits"]
     lines = [
-        f"CPUs to use: {evidence['limits']['cpus']:.3g} of {evidence['limits']['machine_cpus']}"
+        f"CPUs to use: {limits['cpus']:.3g} of {limits['machine_cpus']}; others kept "
+        f"{limits['others']:.1f} of them busy"
     ]
     step = evidence["step"]
     if step is not None:

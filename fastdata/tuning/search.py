@@ -15,7 +15,7 @@ from fastdata.errors import UsageError
 from fastdata.tuning.candidates import Space, pick
 from fastdata.tuning.ceiling import StepRate, time_beside, time_step
 from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
-from fastdata.tuning.limits import read_limits
+from fastdata.tuning.limits import busy_cpus, read_limits
 from fastdata.tuning.model import NOTHING, Model
 from fastdata.tuning.subjects import Subject
 from fastdata.tuning.trials import Interval, Pools, Trial, interval, ratio, run_block, run_rounds
@@ -23,6 +23,7 @@ from fastdata.tuning.trials import Interval, Pools, Trial, interval, ratio, run_
 __all__ = ["Search"]
 
 _PROBE, _STEP, _BESIDE, _LOOK, _ALONE = 0.15, 0.05, 0.04, 0.06, 0.04  # shares of the budget
+_IDLE, _IDLE_SECONDS = 0.02, 1.0  # in which others are looked at: of the budget, and at most
 _ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 5, 3, 15  # planned, and what it may become
 _OVERHEAD = 1.7  # of a block: what comes before it is counted, and the end of an epoch
 _LEAST_BLOCK, _MOST_BLOCK = 0.05, 4.0  # seconds
@@ -83,7 +84,6 @@ class Search:
         self._budget_seconds = budget
         self._report = report
         self._incumbent = self._home.incumbent()
-        self._limits = read_limits()
         self._pools = Pools(subjects)
         self._step_rate: StepRate | None = None
         self._beside: Interval | str = "there is no step"
@@ -106,7 +106,12 @@ class Search:
         return found
 
     def _run(self) -> Found:
-        self._report(f"limits: {self._limits.words()}")
+        self._limits = replace(
+            read_limits(), others=busy_cpus(min(_IDLE_SECONDS, _IDLE * self._budget.total))
+        )
+        self._report(
+            f"limits: {self._limits.words()}; others keep {self._limits.others:.1f} CPUs busy"
+        )
         if self._step is not None:
             self._time_step(self._step)
         spaces = self._probe()
@@ -150,7 +155,7 @@ class Search:
                 model = Model(
                     worker=probes.worker,
                     main=probes.main,
-                    cpus=self._limits.cpus,
+                    cpus=self._limits.free_cpus,
                     step=NOTHING if self._step_rate is None else self._step_rate.host,
                     ceiling=self._ceiling,
                     # Each worker's first batch has to be made before any arrives.

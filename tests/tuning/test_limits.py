@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fastdata.tuning.limits import Need, read_limits
+from fastdata.tuning.limits import Need, busy_cpus, read_limits
 from tests.tuning.conftest import LIMITS, PROBES, FakeSubject
 
 FITS = Need(memory=1, shm=1, files=1)
@@ -34,6 +35,28 @@ def test_cpus_of_a_rank(changes: dict[str, object], cpus: float, words: str) -> 
     assert limits.cpus == cpus
     assert limits.words() == words
     assert limits.restricted == (cpus < 8 / limits.ranks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "free"),
+    [
+        ({"others": 0.0}, 8),
+        ({"others": 3.0}, 5),
+        ({"others": 7.5}, 4),  # half of it is one's own in any case
+        ({"others": 3.0, "quota": 2.0}, 2),  # five CPUs are idle, two may be used
+        ({"others": 2.0, "ranks": 2}, 3),
+    ],
+)
+def test_cpus_that_others_keep_busy_are_not_free(changes: dict[str, Any], free: float) -> None:
+    assert replace(LIMITS, **changes).free_cpus == free
+
+
+def test_others_are_seen() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            assert busy_cpus(1.0) > 0.3  # it gets its share, whoever else is there
+        finally:
+            other.kill()
 
 
 @pytest.mark.parametrize(
