@@ -22,19 +22,18 @@ from fastdata.tuning.probes import (
     COLLATE,
     RECEIVE,
     Clock,
-    StageProbe,
-    plan_some,
-    probe_cold,
     probe_device,
     probe_one_worker,
     spread,
 )
+from fastdata.tuning.stages import StageProbe, plan_some, probe_cold
 from fastdata.tuning.subjects import Candidate, Feed, Probes, Subject
 
 __all__ = ["LoaderSubject"]
 
 _PROCESSES = ("workers",)  # engines whose workers are processes
 _NO_WORKERS = ("direct",)  # engines in which the device does it all
+_TRANSFORM = "transform and collate"
 _SHARES = {"stages": 0.3, "worker": 0.3, "one": 0.4}  # of a probe's time
 
 
@@ -91,9 +90,8 @@ class LoaderSubject(Subject):
         self._batch_bytes = batch_size * int(np.prod(shape)) * 3
         if self._packed and side is not None:
             self._batch_bytes = slot_bytes(batch_size, side)
-        self._stages = StageProbe(dataset, settings.recipe, batch_size)
+        self._stages = StageProbe(dataset, settings.recipe, batch_size, skip=settings.skip_errors)
         self._cold: Cost | str = ""
-        self._threads = 1.0
 
     def _make(self, engine: str, **counts: Any) -> Loader:
         given = {"engine_options": self._engine_options, **self._options, **counts}
@@ -131,18 +129,19 @@ class LoaderSubject(Subject):
             missing[COLD] = cold
         else:
             stages[COLD] = cold
-        worker = self._probe_worker(_SHARES["worker"] * seconds)
-        collate = worker.wall - self._stages.total().wall
-        stages[COLLATE] = Cost(max(0.0, collate), max(0.0, collate))
         feed = self.open(Candidate(self.name, engine, 1, self._defaults[engine].prefetch))
         try:
             one = probe_one_worker(feed, self.batch_size, _SHARES["one"] * seconds, self.device)
         finally:
             feed.close()
-        main = one.main
+        main, threads = one.main, 1.0
+        if engine in _PROCESSES or (engine == "gather" and self.device.type == "cpu"):
+            worker, threads = self._probe_worker(_SHARES["worker"] * seconds)
+            rest = max(0.0, worker.wall - self._stages.total().wall)
+            stages[COLLATE if self.settings.transform is None else _TRANSFORM] = Cost(rest, rest)
+        else:  # its work cannot be done by itself
+            worker = Cost(1 / one.rate, max(0.0, main.cpu - main.wall))
         if engine not in _PROCESSES:  # its threads are this process's: not all time is the main's
-            if engine != "gather" or self.device.type != "cpu":  # not what a Fetcher does
-                worker = Cost(1 / one.rate, max(0.0, main.cpu - main.wall))
             main = Cost(main.wall, max(main.wall, main.cpu - worker.cpu))
         stages[RECEIVE] = main
         shape = (self.batch_size, self._batch_bytes // self.batch_size)
@@ -154,7 +153,7 @@ class LoaderSubject(Subject):
             missing={**missing, **device_missing},
             worker=worker,
             main=main,
-            threads=self._threads,
+            threads=threads,
             typical=times.typical,
             slowest=times.slowest,
             slow_share=times.slow_share,
@@ -176,8 +175,9 @@ class LoaderSubject(Subject):
             self._stages.run(seconds)
         return self._cold
 
-    def _probe_worker(self, seconds: float) -> Cost:
-        """All that a worker does, in this process and with one thread, as a worker has it."""
+    def _probe_worker(self, seconds: float) -> tuple[Cost, float]:
+        """All that a worker does, in this process and with one thread, as a worker has it; and how
+        many threads are busy all the same."""
         threads = torch.get_num_threads()
         slots = Slots(1, self._batch_bytes) if self._packed else None
         torch.set_num_threads(1)
@@ -193,8 +193,8 @@ class LoaderSubject(Subject):
             torch.set_num_threads(threads)
             if slots is not None:
                 slots.close()
-        self._threads = clock.threads
-        return clock.cost(len(plan), alike=True) if clock.laps else self._stages.total()
+        cost = clock.cost(len(plan), alike=True) if clock.laps else self._stages.total()
+        return cost, clock.threads
 
     def close(self) -> None:
         self.dataset.close()
