@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import os
 import re
 import sys
@@ -69,7 +70,8 @@ def _tune(parsed: argparse.Namespace) -> int:
     if parsed.plot is not None:
         check_target(parsed.plot)
     if parsed.verify:
-        sys.stdout.write(_verify(parsed) + "\n")
+        words = _verify(parsed)
+        sys.stdout.write((json.dumps({"verified": words}) if parsed.json else words) + "\n")
         return 0
     with _stdout_is_ours():
         profile = _profile(parsed)
@@ -108,6 +110,8 @@ def _profile(parsed: argparse.Namespace) -> Any:
 def _verify(parsed: argparse.Namespace) -> str:
     from fastdata.loader import make_loader
 
+    if parsed.path is None:
+        raise UsageError("--verify needs PATH: no profile is kept for --dataset")
     given = {name: getattr(parsed, name) for name in ("recipe", "dtype", "device", "engine")}
     with make_loader(parsed.path, parsed.batch_size, profile="verify", **given) as loader:
         return loader.explain()

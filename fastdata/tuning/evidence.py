@@ -82,7 +82,7 @@ def _formats(found: Found) -> list[dict[str, Any]]:
                 "name": subject.name,
                 "rate": rate,
                 "measured": bool(rated),
-                "gain": None if gain is None else (gain.middle, gain.low, gain.high),
+                "gain": None if gain is None else [gain.middle, gain.low, gain.high],
                 "convert_seconds": subject.convert_seconds,
                 "seconds_saved_an_epoch": saved,
                 "repaid": repaid(subject.convert_seconds, saved),

@@ -333,6 +333,7 @@ def test_the_report_is_for_people(
         (["x", "--step", "nowhere_at_all:step"], "nowhere_at_all"),
         (["x", "--step", "math:pi"], "something to call"),
         (["x", "--plot", "a.svg"], ".png or .html"),
+        (["--dataset", "a:b", "--verify"], "needs PATH"),
         (["x", "--plot", "absent/a.png"], "folder"),
         (["--dataset", "math:pi", "--recipe", "raw"], "something to call|brings its own"),
     ],
