@@ -49,6 +49,7 @@ __all__ = ["tune_dataloader"]
 _ENGINE = "dataloader"
 _SAMPLE = "sample"  # fetch, decode and transform: what dataset[i] does
 _PREFETCH = 2  # DataLoader's own default
+_TIMEOUT = 120.0  # seconds for a batch: a worker may hang, as forked ones do that use OpenMP
 _PIN, _PERSISTENT, _CONTEXT = "pin_memory", "persistent_workers", "multiprocessing_context"
 
 
@@ -96,6 +97,7 @@ def tune_dataloader(
 
     Raises:
         UsageError: an argument is at fault, or no setting fits this machine.
+        RuntimeError: no batch came for two minutes.
         Exception: whatever the dataset or the step raise. No process is left then.
     """
     check_goal(step, target_rate, budget)
@@ -205,6 +207,7 @@ class _TorchSubject(Subject):
     def open(self, candidate: Candidate) -> Feed:
         began = time.perf_counter()
         given = {**self.arguments(candidate), "worker_init_fn": self._init}
+        given["timeout"] = _TIMEOUT if candidate.workers else 0
         if self.iterable:
             loader: DataLoader[Any] = DataLoader(
                 self.dataset,
@@ -269,6 +272,7 @@ class _TorchSubject(Subject):
             sampler=tasks,
             num_workers=1,
             prefetch_factor=1,
+            timeout=_TIMEOUT,
             persistent_workers=True,  # so that they can be ended whatever happens
             collate_fn=unchanged,
             worker_init_fn=self._init,
