@@ -2,7 +2,7 @@
 
     python -m bench.engines SRC [--device cpu|cuda] [--peers LIST|all|none] [--python NAME=PATH ...]
         [--workers 2] [--rounds 3] [--seconds 5] [--sets s256,orig,t32,raw256,raw32]
-        [--batch 128] [--images N] [--json FILE]
+        [--batch 128] [--images N] [--engines LIST] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. From it are made, in a temporary folder:
 
@@ -79,15 +79,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-engines-") as scratch:
         sets = Sets(arguments, Path(scratch))
         if arguments.device == "cuda":
-            from bench.engines_cuda import compare_on_gpu
+            from bench.engines_cuda import compare_on_gpu, gpu
 
+            machine |= gpu()
+            print(", ".join(f"{key} {machine[key]}" for key in gpu()))
             tables = compare_on_gpu(arguments, sets)
         else:
             pythons = dict(pair.split("=", 1) for pair in arguments.python)
             peers, machine["peers"] = _installed(arguments.peers, pythons)
             tables = []
             for name in arguments.sets.split(","):
-                contestants = _contestants(name, sets, peers)
+                contestants = _contestants(name, sets, peers, arguments.engines)
                 tables += _compare(arguments, name, contestants)
                 sets.forget(name)
     save(arguments.json, machine, tables)
@@ -104,6 +106,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sets", help="CPU: all five; cuda: s256,raw256")
     parser.add_argument("--batch", type=int, help="CPU: 128; cuda: 512")
+    parser.add_argument("--engines", help="of fastdata's, all by default; cuda: also direct:host")
+    parser.add_argument("--models", default="resnet50,resnet18", help="cuda: trained; none")
     parser.add_argument("--images", type=int, help="at least so many images an epoch")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
@@ -112,6 +116,7 @@ def _arguments() -> argparse.Namespace:
     arguments.batch = arguments.batch or (512 if cuda else 128)
     cpus = len(os.sched_getaffinity(0))
     arguments.workers = arguments.workers or (cpus if cuda else 2)
+    arguments.engines = arguments.engines.split(",") if arguments.engines else []
     for name in arguments.sets.split(","):
         if name not in _BATCHES:
             parser.error(f"--sets: expected some of {', '.join(_BATCHES)}, found {name}")
@@ -199,12 +204,14 @@ def _run(python: str, module: str, words: list[str]) -> subprocess.CompletedProc
     )
 
 
-def _contestants(name: str, sets: Sets, peers: dict[str, str]) -> list[Contestant]:
+def _contestants(
+    name: str, sets: Sets, peers: dict[str, str], engines: list[str]
+) -> list[Contestant]:
     """Everyone who takes part on a set, with what each reads made ready."""
     does, made = ours.SETS[name], sets.dataset(name)
     found = [
         Contestant(f"fastdata {engine}", "ours", sys.executable, made, [engine], does)
-        for engine in ENGINES
+        for engine in engines or ENGINES
     ]
     if name in ("orig", "s256"):
         extra = ["workers", "antialias"]

@@ -1,6 +1,7 @@
 """The part of bench.engines that needs a GPU: every engine's loading, its check, and training.
 
-    python -m bench.engines SRC --device cuda [--workers N] [--rounds 3] [--seconds 5] ...
+    python -m bench.engines SRC --device cuda [--workers N] [--rounds 3] [--seconds 5]
+        [--engines direct:host,workers,...] [--models resnet50,resnet18|none] ...
 
 Loading: normalised float16 batches of 512 at 224x224 on the GPU, images/s and CPU seconds (of the
 process and its children) per 10,000 images, from the end of the first epoch over at least two
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,7 +36,7 @@ from typing import Any
 from bench.measure import interleave, ratio, report
 from bench.peers.common import RAW_SETS, cpu_seconds
 
-__all__ = ["compare_on_gpu"]
+__all__ = ["compare_on_gpu", "gpu"]
 
 _RECIPE = "imagenet-train"
 _LEAST_BATCHES, _LEAST_EPOCHS = 50, 2
@@ -44,7 +46,20 @@ _NARROWEST_STD = 0.224
 _STEPS = 40  # of one stretch of training
 _PREFETCH = 2  # batches that a worker keeps ready
 _LEAD_STEPS = 10  # before each stretch, not timed
-_MODELS = ("resnet50", "resnet18")
+
+
+def gpu() -> dict[str, str]:
+    """Name and driver of this machine's first GPU, without a CUDA context in this process."""
+    if shutil.which("nvidia-smi") is None:
+        return {"gpu": "none", "driver": "none"}
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name, _, driver = done.stdout.partition("\n")[0].partition(", ")
+    return {"gpu": name or "unknown", "driver": driver or "unknown"}
 
 
 def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> list[dict[str, Any]]:
@@ -61,10 +76,11 @@ def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> list[dict[str, A
             continue
         place = str(sets.dataset(name))
         words = [place, str(arguments.batch), str(arguments.workers), str(arguments.seconds)]
-        engines = _able(_names(name), place, arguments.batch)
+        engines = _able(arguments.engines or _names(name), place, arguments.batch)
         if engines:
             tables.append(_loading(name, engines, words, arguments.rounds))
-            tables += _training(name, engines, words, arguments.rounds)
+            models = [] if arguments.models == "none" else arguments.models.split(",")
+            tables += _training(name, engines, models, words, arguments.rounds)
         sets.forget(name)
     return tables
 
@@ -116,9 +132,11 @@ def _loading(name: str, engines: list[str], words: list[str], rounds: int) -> di
     return table
 
 
-def _training(name: str, engines: list[str], words: list[str], rounds: int) -> list[dict[str, Any]]:
+def _training(
+    name: str, engines: list[str], models: list[str], words: list[str], rounds: int
+) -> list[dict[str, Any]]:
     tables = []
-    for model in _MODELS:
+    for model in models:
         rows = {}
         print(f"\n{name}: {model}, bf16, batch {words[1]}: images/s")
         print(f"  {'':28}{'cached':>9}  {'fed':>9}  ratio [90 % interval]")

@@ -27,6 +27,10 @@ def main() -> None:
                 *("bench.engines", "--peers", "none", "--sets", "s256,raw32", "--rounds", "1"),
                 *("--seconds", "0.2", "--images", "600"),
             ),
+            (
+                *("bench.ranks", "--device", "cpu", "--engine", "gather", "--batch", "4"),
+                *("--steps", "1", "--rounds", "1", "--images", "50"),
+            ),
             ("bench.importing", "--rounds", "1"),
             ("bench.cold", "--size", "3", "--rounds", "1"),
         ):
@@ -37,11 +41,12 @@ def main() -> None:
                 "bench.scanning",
                 "bench.checks",
                 "bench.engines",
+                "bench.ranks",
                 "bench.cold",
             ):
                 command.insert(3, str(source))
             subprocess.run(command, check=True)
-        assert len(result.read_text().splitlines()) == 8
+        assert len(result.read_text().splitlines()) == 9
 
 
 if __name__ == "__main__":
