@@ -175,7 +175,9 @@ class Loader:
         self._engine = choice.engine
         settings = choice.engine.settings
         sizes = settings.dataset.sizes if settings.dataset.plain else None
-        self._planner = EpochPlanner(sampler, settings.recipe, sizes)
+        self._planner = EpochPlanner(
+            sampler, settings.recipe, sizes, threaded=choice.engine.plans_in_thread
+        )
         self._passed_over = choice.passed_over
         self._seed = seed
         self._with_index = with_index

@@ -19,24 +19,28 @@ _FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at on
 
 
 class EpochPlanner:
-    """Plans batches in a thread, while others are made.
-
-    The beginning of the next epoch is planned meanwhile as well: shuffling a large dataset takes
-    longer than an engine can wait.
-    """
+    """Plans some batches ahead, and the beginning of the next epoch: shuffling a large dataset
+    takes longer than an engine can wait."""
 
     def __init__(
-        self, sampler: BatchSampler, recipe: Recipe, sizes: NDArray[np.int32] | None
+        self,
+        sampler: BatchSampler,
+        recipe: Recipe,
+        sizes: NDArray[np.int32] | None,
+        *,
+        threaded: bool,
     ) -> None:
         """
         Args:
             sampler: which samples the batches hold.
             recipe: what to do to them.
             sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
+            threaded: plan in a thread, while batches are made; else when plans are asked for.
         """
         self._sampler = sampler
         self._recipe = recipe
         self._sizes = sizes
+        self._threaded = threaded
         self._most = max(1, _MOST_SAMPLES // sampler.batch_size)
         self._first = max(1, _FIRST_SAMPLES // sampler.batch_size)
         self._ready: dict[tuple[int, int, int], list[BatchPlan]] = {}
@@ -51,12 +55,16 @@ class EpochPlanner:
         try:
             while plans:
                 done += len(plans)
-                count = min(2 * count, self._most)
-                following = pool.submit(self._plan, seed, epoch, position, done, count)
+                if self._threaded:
+                    count = min(2 * count, self._most)
+                    following = pool.submit(self._plan, seed, epoch, position, done, count)
                 if done <= self._first:
                     pool.submit(self._prepare, seed, epoch + 1)
                 yield from plans
-                plans = following.result()
+                if self._threaded:
+                    plans = following.result()
+                else:
+                    plans = self._plan(seed, epoch, position, done, count)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -105,6 +105,9 @@ class Engine(ABC):
 
     options: ClassVar[tuple[str, ...]] = ()
     """Names of ``engine_options`` that it knows."""
+    plans_in_thread: ClassVar[bool] = True
+    """Whether batches are planned in a thread beside it. Where all that it does for a batch is a
+    few calls, sharing the interpreter costs more than planning between them."""
 
     def __init__(self, settings: Settings) -> None:
         """
