@@ -53,6 +53,14 @@ class BatchPlan:
         assert self.boxes is not None
         return bool((self.boxes[:, 2:] == (width, height)).all())
 
+    def take(self, slots: NDArray[np.int64]) -> BatchPlan:
+        """The plan of some of its samples."""
+        columns = (self.boxes, self.flips, self.reductions)
+        boxes, flips, reductions = (None if each is None else each[slots] for each in columns)
+        adjustments = None if self.adjustments is None else self.adjustments.take(slots)
+        taken: Any = (boxes, flips, reductions, adjustments)
+        return BatchPlan(self.key, self.indices[slots], *taken)
+
     def with_sizes(self, recipe: Recipe, sizes: NDArray[np.int32]) -> BatchPlan:
         """The same plan with its draws made for images of ``sizes`` (int32 [B, 2])."""
         boxes, flips, reductions = draw(recipe, self.key, self.indices, sizes)

@@ -62,7 +62,8 @@ ENGINES = {  # the order in which engine="auto" tries them
     "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch"),
     "gather": Entry("fastdata.engines.gather:GatherEngine", "torch", "torch"),
     "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
-    "dali-cpu": Entry("fastdata.engines.dali:DaliEngine", "nvidia.dali", "dali"),
+    "dali": Entry("fastdata.engines.dali.gpu:DaliEngine", "nvidia.dali", "dali"),
+    "dali-cpu": Entry("fastdata.engines.dali.cpu:DaliCpuEngine", "nvidia.dali", "dali"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,20 @@ def test_joined_plans_are_the_plan_of_one_batch(sizes: np.ndarray | None) -> Non
     assert joined.key == KEY
     for name in ("indices", "boxes", "flips", "reductions"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, None])
+def test_a_plan_of_some_samples_is_theirs(sizes: np.ndarray | None) -> None:
+    recipe = replace(PRESETS["imagenet-train"], brightness=0.4)
+    (plan,) = plan_batches(recipe, KEY, [np.array([7, 49, 0, 12])], sizes)
+    (expected,) = plan_batches(recipe, KEY, [np.array([12, 49])], sizes)
+    taken = plan.take(np.array([3, 1]))
+    assert taken.key == KEY
+    for name in ("indices", "boxes", "flips", "reductions"):
+        np.testing.assert_array_equal(getattr(taken, name), getattr(expected, name))
+    assert taken.adjustments is not None
+    assert expected.adjustments is not None
+    np.testing.assert_array_equal(taken.adjustments.factors, expected.adjustments.factors)
 
 
 def test_a_plan_is_unscaled_where_every_box_has_the_outputs_size() -> None:
