@@ -4,6 +4,7 @@ resets."""
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -324,3 +325,42 @@ def test_a_driver_that_is_older_than_the_wheel_is_named(
     else:
         with pytest.raises(Unavailable, match=message):
             wheel_refusal()
+
+
+def test_engines_live_beside_each_other(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    # Two pipelines, and workers that are forked while DALI's threads run.
+    convert(make_folder({"a": 30, "b": 10}), tmp_path / "out", workers=1)
+    options = {"recipe": RECIPE, "batch_size": 4, "engine": "dali-cpu", "with_index": True}
+    forked = {**options, "engine": "workers", "num_workers": 1}
+    forked["engine_options"] = {"start_method": "fork"}
+    with (
+        make_loader(tmp_path / "out", **options) as training,
+        make_loader(tmp_path / "out", **options, shuffle=False) as evaluation,
+        make_loader(tmp_path / "out", **forked) as workers,
+    ):
+        for epoch in range(2):
+            for one, two, three in zip(training, evaluation, workers, strict=True):
+                assert torch.equal(one[2], three[2])
+                assert torch.equal(one[1], three[1])
+                assert not torch.equal(one[2], two[2])
+            assert epoch == training.state_dict()["epoch"] - 1
+
+
+def test_twenty_epochs_of_differing_images_keep_nothing(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = make_folder({"a": 30}, [(40, 30), (900, 700), (300, 200), (64, 640)])
+    convert(source, tmp_path / "out", workers=1)
+
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("RssAnon:")[1].split()[0]) >> 10
+
+    with make_loader(tmp_path / "out", 4, recipe=RECIPE, engine="dali-cpu") as loader:
+        for _ in range(5):
+            list(loader)
+        first, threads = resident(), len(os.listdir("/proc/self/task"))
+        for _ in range(20):
+            list(loader)
+        assert resident() - first < 30  # MB; the images have 45 an epoch when they are decoded
+        assert len(os.listdir("/proc/self/task")) == threads
