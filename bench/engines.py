@@ -156,17 +156,16 @@ class Sets:
             shutil.rmtree(self.scratch / f"{base}-source")
         return made
 
-    def dataset(self, name: str) -> Path:
-        """The set as a dataset of fastdata's: webdataset, or memmap for pixels."""
+    def dataset(self, name: str, form: str = "") -> Path:
+        """The set as a dataset of fastdata's: memmap for pixels, else ``form`` or webdataset."""
         from fastdata import convert
 
-        made = self.scratch / f"{name}-fastdata"
+        form = "memmap" if name in RAW_SETS else form or "webdataset"
+        made = self.scratch / f"{name}-{form}"
         if made.exists():
             return made
-        if name in RAW_SETS:
-            convert(self.folder(name), made, to="memmap", size=int(name[3:]))
-        else:
-            convert(self.folder(name), made, to="webdataset")
+        size = int(name[3:]) if name in RAW_SETS else None
+        convert(self.folder(name), made, to=form, size=size)
         return made
 
     def forget(self, name: str) -> None:
