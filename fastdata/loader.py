@@ -321,6 +321,12 @@ class Loader:
         """The samples that ``on_error="skip"`` has left out so far."""
         return list(self._skipped.values())
 
+    @property
+    def pipeline(self) -> Any:
+        """The ``nvidia.dali.Pipeline`` of the engines ``dali`` and ``dali-cpu``, to look at; None
+        before the first iteration, and for other engines."""
+        return self._engine.pipeline
+
     def explain(self) -> str:
         """What was chosen, and why, in words."""
         sampler, recipe = self._sampler, self._engine.settings.recipe

@@ -116,6 +116,7 @@ class Engine(ABC):
             Unavailable: the machine does not allow it.
         """
         self.settings = settings
+        self.pipeline: Any = None  # of a library that does the work, where that is one thing
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:

@@ -150,6 +150,7 @@ def test_an_epoch_can_be_left_at_any_batch(
             loader.set_epoch(epoch)
             expected.append(list(loader))
         assert [len(batch[0]) for batch in expected[0]] == [4, 4, 4, 4, 4, 3]
+        assert loader.pipeline.max_batch_size == 4  # DALI's own
         for epoch in range(8):
             loader.set_epoch(epoch)
             for number, found in enumerate(loader):

@@ -50,7 +50,6 @@ class DaliBase(Engine):
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._feed = Feed(settings.dataset, settings.recipe, self._geometry(settings))
-        self.pipeline: Pipeline | None = None
         self._under_way = False  # batches of the iteration that was current last
         self._refusals = 0  # of batches in which nobody else finds a fault
         self._fetch = Fetcher(settings, shared=False)
