@@ -75,7 +75,7 @@ class DaliBase(Engine):
     @staticmethod
     @abstractmethod
     def _geometry(settings: Settings) -> Any:
-        """See :class:`fastdata.engines.dali_feed.Feed`; it must not hold the engine."""
+        """See :class:`fastdata.engines.dali.feed.Feed`; it must not hold the engine."""
 
     @abstractmethod
     def _build(self) -> Pipeline:
