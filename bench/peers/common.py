@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["JPEG_SETS", "RAW_SETS", "Task", "classes_of", "cpu_seconds", "main"]
+__all__ = ["JPEG_SETS", "RAW_SETS", "Task", "classes_of", "cpu_seconds", "main", "measured_rate"]
 
 JPEG_SETS = ("orig", "s256", "t32")
 RAW_SETS = ("raw256", "raw32")
@@ -83,13 +83,13 @@ def main(
         task = Task(Path(place), name, int(batch), int(workers), extra)
         check()
         imported = time.perf_counter()
-        first, cpu, rate = _rate(batches(task), float(seconds))
+        first, cpu, rate = measured_rate(batches(task), float(seconds))
         print(f"{first - _BEGAN:.3f} {first - imported:.3f} {cpu:.3f} {rate:.2f}")
     else:
         raise SystemExit(__doc__)
 
 
-def _rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, float, float]:
+def measured_rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, float, float]:
     """When the first batch came; CPU seconds for 10,000 images; images per second over whole
     batches, epoch after epoch."""
     count, images, first, started, cpu = 0, 0, 0.0, 0.0, 0.0
