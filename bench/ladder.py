@@ -6,7 +6,7 @@
 
 SRC is a folder of photographs with a folder per class; hard links repeat it up to --images. The
 first rungs change what feeds the training, each beside the ceiling that the same process reaches on
-a batch that stays on the GPU; all of them train with bf16, channels_last, cudnn.benchmark and TF32.
+a batch that stays on the GPU; all train with bf16 AMP (not on a CPU), channels_last, benchmark, TF32.
 The last rungs change one of these alone, fed by the fastest loader.
 
     share       of the ceiling, measured in turns with it
@@ -141,7 +141,7 @@ def _rung(arguments: argparse.Namespace, places: dict[str, str], name: str) -> R
     return Rung(
         loader=loader,
         place=places[source],
-        flags=_TRAINING.get(name, _ALL),
+        flags=_TRAINING.get(name, _flags(arguments.device)),
         models=arguments.models,
         device=arguments.device,
         batch=arguments.batch,
@@ -151,6 +151,11 @@ def _rung(arguments: argparse.Namespace, places: dict[str, str], name: str) -> R
         rounds=arguments.rounds,
         budget=arguments.budget,
     )
+
+
+def _flags(device: str) -> list[str]:
+    """What all rungs that are about feeding train with; most CPUs only emulate bf16."""
+    return [flag for flag in _ALL if flag != "amp" or device == "cuda"]
 
 
 def _measure(rung: Rung) -> dict[str, Any] | str:

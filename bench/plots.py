@@ -141,7 +141,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto
        color: #222; background: #fff; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 0.85rem; }
 th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; white-space: nowrap; }
 svg { width: 100%; height: auto; margin: 0.5rem 0 1rem; }
 </style></head><body>
 BODY

@@ -55,8 +55,9 @@ def _batches(task: Task):
 
     source = grain.ArrayRecordDataSource([str(task.place / "images.array_record")])
     images = grain.MapDataset.source(source).seed(0).shuffle().repeat().random_map(finish)
-    batches = images.to_iter_dataset().batch(task.batch, drop_remainder=True)
-    workers = grain.MultiprocessingOptions(num_workers=task.workers)
+    reading = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)  # more wait for each other
+    batches = images.to_iter_dataset(reading).batch(task.batch, drop_remainder=True)
+    workers = grain.MultiprocessingOptions(num_workers=task.workers, per_worker_buffer_size=2)
     endless = iter(batches.mp_prefetch(workers))  # its processes start once, not every epoch
     return lambda: itertools.islice(endless, len(source) // task.batch)
 
