@@ -6,8 +6,8 @@
 
 SRC is a folder of photographs with a folder per class; hard links repeat it up to --images. The
 first rungs change what feeds the training, each beside the ceiling that the same process reaches on
-a batch that stays on the GPU; all train with bf16 AMP (not on a CPU), channels_last, benchmark, TF32.
-The last rungs change one of these alone, fed by the fastest loader.
+a batch that stays on the GPU; all train with AMP (bf16; not on a CPU), channels_last, benchmark and
+TF32. The last rungs change one of these alone, fed by the fastest loader.
 
     share       of the ceiling, measured in turns with it
     data wait   share of the time in which the GPU had no batch to work on (its own clock)
@@ -41,12 +41,12 @@ _IMAGENET = 1_281_167
 _ALL = ["amp", "channels_last", "benchmark", "tf32"]
 _LIMIT = 300.0  # seconds of a rung: nothing hangs
 _FEEDING = {  # rung -> loader, source
-    "DataLoader, defaults": ("default", "folder"),
-    "workers": ("workers", "folder"),
-    "pin_memory, prefetch": ("pinned", "folder"),
-    "fastdata on the folder": ("workers-engine", "folder"),
+    "DataLoader defaults": ("torch:default", "folder"),
+    "workers": ("torch:workers", "folder"),
+    "pin_memory + prefetch": ("torch:pinned", "folder"),
+    "fastdata on the folder": ("workers", "folder"),
     "tuned profile": ("tuned", "folder"),
-    "converted JPEG": ("workers-engine", "webdataset"),
+    "converted JPEG": ("workers", "webdataset"),
     "memmap gather": ("gather", "memmap"),
     "DALI": ("dali", "webdataset"),
     "direct/host": ("direct:host", "memmap"),
@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50, help="of a stretch, at most")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a stretch, at most")
     parser.add_argument("--rounds", type=int, default=1, help="stretches on either side")
-    parser.add_argument("--rungs", default=",".join([*_FEEDING, *_TRAINING]).replace(", ", "; "))
+    parser.add_argument("--rungs", default=",".join([*_FEEDING, *_TRAINING]))
     parser.add_argument("--budget", type=float, default=20.0, help="seconds for tuning")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
@@ -114,10 +114,10 @@ def _arguments() -> argparse.Namespace:
     arguments.models = (arguments.models or ("resnet18,resnet50" if cuda else "small")).split(",")
     arguments.batch = arguments.batch or (512 if cuda else 64)
     arguments.images = arguments.images or (30_000 if cuda else 2_000)
-    arguments.rungs = [name.replace("; ", ", ") for name in arguments.rungs.split(",")]
+    arguments.rungs = arguments.rungs.split(",")
     for name in arguments.rungs:
         if name not in _FEEDING and name not in _TRAINING:
-            known = ",".join([*_FEEDING, *_TRAINING]).replace(", ", "; ")
+            known = ",".join([*_FEEDING, *_TRAINING])
             parser.error(f"--rungs: expected some of {known}, found {name!r}")
     return arguments
 

@@ -27,8 +27,7 @@ __all__ = ["Rung"]
 
 _LEAD = 5  # steps before every stretch, at least
 _LEAST = 2  # steps of a stretch, however slow
-_TORCH_LOADERS = ("default", "workers", "pinned")
-_PREFETCH = {"default": 0, "workers": 2, "pinned": 4}
+_PREFETCH = {"torch:default": 0, "torch:pinned": 4}  # batches a worker makes ready; others: 2
 _CLASSES = 1000
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -38,8 +37,8 @@ class Rung:
     """What to measure.
 
     Attributes:
-        loader: "default", "workers" or "pinned" (torchvision and DataLoader); "tuned"; or an
-            engine of fastdata's, with ":" and a tier for ``direct``.
+        loader: "torch:" and "default", "workers" or "pinned" (torchvision and DataLoader);
+            "tuned"; or an engine of fastdata's, with ":" and a tier for ``direct``.
         place: what it reads.
         flags: of "amp", "channels_last", "benchmark", "tf32".
         models: names of torchvision's, or "small".
@@ -171,7 +170,7 @@ def _step(name: str, rung: Rung) -> Callable[[Any], None]:
     if name == "small":
         from fastdata.demo.train import SmallCNN
 
-        model: nn.Module = SmallCNN(_CLASSES)
+        model: nn.Module = nn.Sequential(nn.AvgPool2d(4), SmallCNN(_CLASSES))
     else:
         import torchvision
 
@@ -202,7 +201,7 @@ def _on_device(batch: Any, rung: Rung) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
     """The loader, and a remark on it."""
-    if rung.loader in _TORCH_LOADERS:
+    if rung.loader.startswith("torch:"):
         return _torch_loader(rung), ""
     import fastdata
 
@@ -245,10 +244,10 @@ def _torch_loader(rung: Rung) -> Any:
         transforms.Normalize(_MEAN, _STD),
     ]
     options: dict[str, Any] = {}
-    if rung.loader != "default":
+    if rung.loader != "torch:default":
         options = {"num_workers": rung.workers, "persistent_workers": True}
-    if rung.loader == "pinned":
-        options |= {"pin_memory": True, "prefetch_factor": _PREFETCH["pinned"]}
+    if rung.loader == "torch:pinned":
+        options |= {"pin_memory": True, "prefetch_factor": _PREFETCH[rung.loader]}
     images = ImageFolder(rung.place, transforms.Compose(steps))
     return DataLoader(images, rung.batch, shuffle=True, drop_last=True, **options)
 
