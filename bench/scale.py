@@ -177,8 +177,9 @@ def _contestant(point: Point, runs: list[dict[str, float]]) -> Callable[[], floa
     return measure
 
 
-def _growth(runs: dict[int, list[dict[str, float]]], figure: str) -> list[float]:
-    """The exponent, and the ends of its interval; points at zero have no logarithm."""
+def _growth(runs: dict[int, list[dict[str, float]]], figure: str) -> list[float] | None:
+    """The exponent, and the ends of its interval; None of a single point. Points at zero have no
+    logarithm."""
     points = [
         (math.log(x), math.log(run[figure]))
         for x, several in runs.items()
@@ -186,7 +187,7 @@ def _growth(runs: dict[int, list[dict[str, float]]], figure: str) -> list[float]
         if x > 0 and run[figure] > 0
     ]
     if len({x for x, _ in points}) < 2:
-        return [math.nan] * 3
+        return None
     sampler = random.Random(0)
     drawn = (sampler.choices(points, k=len(points)) for _ in range(_RESAMPLES))
     slopes = sorted(_slope(some) for some in drawn if len({x for x, _ in some}) > 1)
@@ -199,7 +200,7 @@ def _slope(points: list[tuple[float, float]]) -> float:
 
 
 def _shown(
-    name: str, runs: dict[int, list[dict[str, float]]], growth: dict[str, list[float]]
+    name: str, runs: dict[int, list[dict[str, float]]], growth: dict[str, list[float] | None]
 ) -> tuple[Table, str]:
     rows, curves = [], {title: [] for title in _FIGURES.values()}
     for x, several in runs.items():
@@ -215,8 +216,11 @@ def _shown(
                 f"{middle['memory']:,.0f}",
             ]
         )
-    fits = [f"x^{b:.2f} [{low:.2f}, {high:.2f}]" for b, low, high in growth.values()]
-    notes = ["growth: " + ", ".join(map(" ".join, zip(_FIGURES.values(), fits, strict=True)))]
+    fits = [
+        "" if fit is None else "x^{:.2f} [{:.2f}, {:.2f}]".format(*fit) for fit in growth.values()
+    ]
+    named = [f"{title} {fit}" for title, fit in zip(_FIGURES.values(), fits, strict=True) if fit]
+    notes = [f"growth: {', '.join(named) or 'of a single point there is none'}"]
     table = Table(f"Against {_SERIES[name]}", [_SERIES[name], *_FIGURES.values()], rows, notes)
     return table, lines(curves, _SERIES[name], "", fits)
 
