@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.engines import Sets
 from bench.measure import environment, interleave, report, run_module, save
+from bench.sets import Sets
 
 _BATCH, _WORKERS, _SIDE = 128, 2, 256
 _BLOCK = 16 << 20

@@ -28,7 +28,6 @@ import importlib
 import json
 import math
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -38,15 +37,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.loading import _folder
 from bench.measure import environment, interleave, ratio, report, save
-from bench.outputs import BATCH, judge, link_classes, reference
+from bench.outputs import BATCH, judge, reference
 from bench.peers import PEERS, ours
-from bench.peers.common import JPEG_SETS, RAW_SETS
+from bench.peers.common import JPEG_SETS
+from bench.sets import BATCHES, Sets
 from fastdata.registry import ENGINES
 
 _ROOT = Path(__file__).resolve().parent.parent
-_BATCHES = {"orig": 50, "s256": 50, "raw256": 50, "t32": 400, "raw32": 400}
 _TRIAL_SECONDS = 0.3
 _BASELINES = ("ImageFolder, PIL", "FFCV", "bound: torch.index_select")
 
@@ -118,84 +116,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
     cuda = arguments.device == "cuda"
-    arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(_BATCHES))
+    arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(BATCHES))
     arguments.batch = arguments.batch or (512 if cuda else 128)
     cpus = len(os.sched_getaffinity(0))
     arguments.workers = arguments.workers or (cpus if cuda else 2)
     arguments.engines = arguments.engines.split(",") if arguments.engines else []
     for name in arguments.sets.split(","):
-        if name not in _BATCHES:
-            parser.error(f"--sets: expected some of {', '.join(_BATCHES)}, found {name}")
+        if name not in BATCHES:
+            parser.error(f"--sets: expected some of {', '.join(BATCHES)}, found {name}")
     return arguments
-
-
-class Sets:
-    """The sets of images, made when they are asked for."""
-
-    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
-        self._src: Path = arguments.src.resolve()
-        self._batch, self._images = arguments.batch, arguments.images
-        self.workers: int = arguments.workers
-        self.scratch = scratch
-
-    def folder(self, name: str) -> Path:
-        """The set as a folder of class folders, repeated until an epoch is long enough."""
-        made = self.scratch / f"{name}-folder"
-        if made.exists():
-            return made
-        base = {"t32": "32x32", "raw32": "32x32", "raw256": "s256"}.get(name, name)
-        source = _folder(self._src, base, self.scratch)
-        files = sorted(file for file in source.glob("*/*") if file.is_file())
-        if not files:
-            raise SystemExit(f"{self._src}: expected class folders with images in them")
-        least = self._images or _BATCHES[name] * self._batch
-        for turn in range(-(-least // len(files))):
-            for file in files:
-                copy = made / file.parent.name / f"{turn:04d}-{file.name}"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.link(file, copy)
-                except OSError:  # another file system
-                    shutil.copyfile(file, copy)
-        if source != self._src:
-            shutil.rmtree(source)
-            shutil.rmtree(self.scratch / f"{base}-source")
-        return made
-
-    def dataset(self, name: str) -> Path:
-        """The set as a dataset of fastdata's: webdataset, or memmap for pixels."""
-        from fastdata import convert
-
-        made = self.scratch / f"{name}-fastdata"
-        if made.exists():
-            return made
-        if name in RAW_SETS:
-            convert(self.folder(name), made, to="memmap", size=int(name[3:]))
-        else:
-            convert(self.folder(name), made, to="webdataset")
-        return made
-
-    def checked(self) -> Sets:
-        """The sets by which outputs are compared: each image a class of its own."""
-        return _CheckSets(self)
-
-    def forget(self, name: str) -> None:
-        """Remove all that was made of a set."""
-        for made in self.scratch.glob(f"{name}-*"):
-            shutil.rmtree(made) if made.is_dir() else made.unlink()
-
-
-class _CheckSets(Sets):
-    def __init__(self, sets: Sets) -> None:
-        self._sets, self.workers = sets, sets.workers
-        self.scratch = sets.scratch / "checked"
-        self.scratch.mkdir(exist_ok=True)
-
-    def folder(self, name: str) -> Path:
-        made = self.scratch / f"{name}-folder"
-        if not made.exists():
-            link_classes(self._sets.folder(name), made, self.workers)
-        return made
 
 
 def _installed(chosen: str, pythons: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -30,12 +30,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.engines import Sets
 from bench.engines_cuda import gpu
 from bench.ladder_rung import Rung
 from bench.measure import environment, ratio
 from bench.plots import Bar, bars
 from bench.report import OUT, Table, facts, publish
+from bench.sets import Sets
 
 _IMAGENET = 1_281_167
 _ALL = ["amp", "channels_last", "benchmark", "tf32"]

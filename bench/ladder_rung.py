@@ -25,8 +25,8 @@ from bench.peers.common import cpu_seconds
 
 __all__ = ["Rung"]
 
-_LEAD = 5  # steps before every stretch, at least
-_LEAST = 2  # steps of a stretch, however slow
+_LEAD = 5  # steps before every stretch, where there is time for them
+_LEAST = 2  # steps, however slow
 _PREFETCH = {"torch:default": 0, "torch:pinned": 4}  # batches a worker makes ready; others: 2
 _CLASSES = 1000
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -109,7 +109,7 @@ def _stretch(
     begun = time.perf_counter()
     for count in range(lead):
         step(_on_device(next(batches), rung))
-        if count >= _LEAD and time.perf_counter() - begun > rung.seconds:
+        if count + 1 >= _LEAST and time.perf_counter() - begun > rung.seconds:
             break
     _wait(cuda)
     gaps = _Gaps(cuda)

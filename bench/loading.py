@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _compare(arguments: argparse.Namespace, source: str, scratch: Path) -> dict[str, Any]:
-    folder = _folder(arguments.src, source, scratch)
+    folder = image_folder(arguments.src, source, scratch)
     from fastdata import convert
 
     tall = "32" if source == "32x32" else "224"
@@ -70,7 +70,7 @@ def _compare(arguments: argparse.Namespace, source: str, scratch: Path) -> dict[
     return report(title, rates, "ImageFolder + DataLoader", "images/s", target)
 
 
-def _folder(src: Path, source: str, scratch: Path) -> Path:
+def image_folder(src: Path, source: str, scratch: Path) -> Path:
     """The folder to measure: SRC, or its images made smaller by the converter's own scaling."""
     if source == "orig":
         return src

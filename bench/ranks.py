@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.engines import Sets
 from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
+from bench.sets import Sets
 
 _LEAD_STEPS = 10  # before each stretch, not timed
 
