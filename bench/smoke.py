@@ -42,7 +42,8 @@ _ALL = (
     Brief("scale", "--index 10000 --records 1000 --workers 0 --rounds 1 --seconds 0.2 "
           "--series index,records,workers", source=False, folder=True),
     Brief("cold", "--size 3 --rounds 1 --formats memmap --orders global"),
-    Brief("ranks", "--device cpu --engine gather --batch 4 --steps 1 --rounds 1 --images 50"),
+    Brief("ranks", "--device cpu --model shufflenet_v2_x0_5 --engine gather --batch 4 --steps 1 "
+          "--rounds 1 --images 50"),
     Brief("conversion", "--rounds 1 --gigabytes 0.01 --seconds 0.1"),
     Brief("checks", "--rounds 1"),
     Brief("scanning", "--files 3000"),
