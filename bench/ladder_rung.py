@@ -68,6 +68,8 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = "tf32" in rung.flags
     torch.backends.cuda.matmul.allow_tf32 = "tf32" in rung.flags
     torch.manual_seed(0)
+    if not cuda:  # the other cores are for the loader; threads that wait for each other spoil both
+        torch.set_num_threads(1)
     uuid = str(torch.cuda.get_device_properties(0).uuid) if cuda else None
     steps = {name: _step(name, rung) for name in rung.models}
     started = time.perf_counter()

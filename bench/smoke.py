@@ -78,6 +78,7 @@ def _run(brief: Brief, source: Path, scratch: Path) -> bool:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=_LIMIT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads of one wait for cores of another
         check=False,
     )
     print(f"\n== bench.{brief.module}\n{done.stdout}", flush=True)
