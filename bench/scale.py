@@ -1,7 +1,7 @@
 """What grows with what: rate, start and memory against samples, batch, image size and workers.
 
-    python -m bench.scale [--index 100000000] [--records 100000] [--workers 4] [--seconds 2]
-        [--rounds 3] [--series index,records,batch,side,workers] [--out bench-report]
+    python -m bench.scale [--index 100000000] [--records 100000] [--workers 4] [--images 2048]
+        [--seconds 2] [--rounds 3] [--series index,records,batch,side,workers] [--out bench-report]
 
     index    plans of batches for an epoch of 1,000 samples and ten times as many again and again,
              up to --index; no sample exists, so this is the order, the draws, and nothing else
@@ -38,7 +38,6 @@ from bench.scanning import link_images
 
 _LEAST = 1000
 _BATCHES, _SIDES = (16, 64, 256, 1024), (64, 128, 224, 448)
-_IMAGES = 2048  # of the series of batches, sides and workers
 _RESAMPLES = 500
 _SERIES = {
     "index": "samples (index only)",
@@ -83,6 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--index", type=int, default=10**8, help="samples, at most")
     parser.add_argument("--records", type=int, default=10**5, help="samples, at most; 3 KB each")
+    parser.add_argument("--images", type=int, default=2048, help="of batch, side and workers")
     parser.add_argument("--workers", type=int, default=2 * len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -121,19 +121,19 @@ def _records(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
 
 
 def _batches(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
-    place = _dataset(scratch, 256, to="memmap", size=256)
+    place = _dataset(arguments.images, scratch, 256, to="memmap", size=256)
     for batch in _BATCHES:
         yield Point(batch, _load(arguments, place, "gather", batch, 2, 224))
 
 
 def _sides(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
     for side in _SIDES:
-        place = _dataset(scratch, side, to="memmap", size=side)
+        place = _dataset(arguments.images, scratch, side, to="memmap", size=side)
         yield Point(side, _load(arguments, place, "gather", 64, 2, side))
 
 
 def _workers(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
-    place = _dataset(scratch, 256)
+    place = _dataset(arguments.images, scratch, 256)
     for workers in range(arguments.workers + 1):
         yield Point(workers, _load(arguments, place, "workers", 64, workers, 224))
 
@@ -147,12 +147,12 @@ _POINTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[Point]]] = {
 }
 
 
-def _dataset(scratch: Path, side: int, **options: Any) -> Path:
+def _dataset(images: int, scratch: Path, side: int, **options: Any) -> Path:
     from fastdata import convert
     from fastdata.demo.images import write_folder
 
     folder, place = scratch / f"drawn-{side}", scratch / f"dataset-{side}"
-    write_folder(folder, _IMAGES, sizes=[(side, side)])
+    write_folder(folder, images, sizes=[(side, side)])
     convert(folder, place, **options)
     shutil.rmtree(folder)
     return place

@@ -35,11 +35,11 @@ class Brief(NamedTuple):
 _ALL = (
     Brief("engines", "--peers none --engines workers --sets t32 --rounds 1 --seconds 0.2 "
           "--images 1200"),
-    Brief("loading", "--rounds 1 --seconds 0.2 --sources 32x32"),
+    Brief("loading", "--rounds 1 --seconds 0.2 --sources 32x32 --formats memmap"),
     Brief("run", "--rounds 1 --seconds 0.2 --formats memmap --engines gather", folder=True),
     Brief("ladder", "--device cpu --images 150 --steps 2 --seconds 0.2 --batch 8 "
           "--rungs memmap+gather", folder=True),
-    Brief("scale", "--index 10000 --records 1000 --workers 0 --rounds 1 --seconds 0.2 "
+    Brief("scale", "--index 10000 --records 1000 --workers 0 --images 128 --rounds 1 --seconds 0.2 "
           "--series index,records,workers", source=False, folder=True),
     Brief("cold", "--size 3 --rounds 1 --formats memmap --orders global"),
     Brief("ranks", "--device cpu --model shufflenet_v2_x0_5 --engine gather --batch 4 --steps 1 "
