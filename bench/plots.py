@@ -13,7 +13,7 @@ from fastdata.files import write_whole
 __all__ = ["Bar", "bars", "lines", "write_page"]
 
 _WIDTH, _BAR, _GAP, _LEFT, _RIGHT = 860, 20, 10, 270, 110
-_HEIGHT, _TOP, _BOTTOM, _SIDE, _LEGEND = 340, 16, 48, 76, 190
+_HEIGHT, _TOP, _BOTTOM, _SIDE, _LEGEND = 350, 28, 48, 76, 190
 _COLOURS = ("#2f6fb0", "#d9822b", "#3d8f5f", "#a2559c", "#7a6a4f", "#c0484e", "#5d7a8c", "#8a8f2a")
 _GREY, _INK = "#9aa4ae", "#333"
 
@@ -113,8 +113,8 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _short(value: float) -> str:
-    if value >= 10_000_000:
-        return f"{value / 1e6:,.0f}M"
+    if value >= 1_000_000:
+        return f"{value / 1e6:,.3g}M"
     if value >= 10_000:
         return f"{value / 1e3:,.0f}k"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -122,7 +122,7 @@ def _records(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
 
 def _batches(arguments: argparse.Namespace, scratch: Path) -> Iterator[Point]:
     place = _dataset(arguments.images, scratch, 256, to="memmap", size=256)
-    for batch in _BATCHES:
+    for batch in (batch for batch in _BATCHES if 2 * batch <= arguments.images):
         yield Point(batch, _load(arguments, place, "gather", batch, 2, 224))
 
 
@@ -222,7 +222,7 @@ def _shown(
     named = [f"{title} {fit}" for title, fit in zip(_FIGURES.values(), fits, strict=True) if fit]
     notes = [f"growth: {', '.join(named) or 'of a single point there is none'}"]
     table = Table(f"Against {_SERIES[name]}", [_SERIES[name], *_FIGURES.values()], rows, notes)
-    return table, lines(curves, _SERIES[name], "", fits)
+    return table, lines(curves, _SERIES[name], "each in its own unit", fits)
 
 
 if __name__ == "__main__":
