@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 TESTED := $(VENV)/tested
+BENCHED := $(VENV)/benched
+SRC ?=
 
-.PHONY: help demo test lint type bench-smoke build clean
+.PHONY: help demo test lint type bench bench-smoke build clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -19,6 +21,10 @@ $(READY): requirements-dev.txt pyproject.toml
 
 $(TESTED): $(READY) requirements-interop.txt
 	$(BIN)/python -m pip install --quiet -r requirements-interop.txt
+	@touch $@
+
+$(BENCHED): $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	@touch $@
 
 demo: $(READY) ## draw images, convert, load and train on them; ends with demo/report.html
@@ -39,6 +45,9 @@ type: $(READY) ## check types
 
 bench-smoke: $(READY) ## run every benchmark briefly; the figures mean nothing
 	$(BIN)/python -m bench.smoke
+
+bench: $(BENCHED) ## measure everything; SRC=folder of photographs, else images are drawn; takes hours
+	$(BIN)/python -m bench.full $(SRC)
 
 build: $(READY) ## build the wheel and the source archive into dist/
 	$(BIN)/python -m build

@@ -28,9 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.engines import Sets
 from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
+from bench.sets import Sets
 
 _LEAD_STEPS = 10  # before each stretch, not timed
 
@@ -45,8 +45,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-ranks-") as scratch:
         arguments.workers = 2
         place = Sets(arguments, Path(scratch)).dataset("raw256")
-        tables = [_compare(arguments, place, ranks) for ranks in (1, arguments.ranks)]
-    alone, together = ([row["ratio"][0] for row in table["rows"].values()] for table in tables)
+        tables = [_compare(arguments, place, ranks) for ranks in sorted({1, arguments.ranks})]
+    shares = [[row["ratio"][0] for row in table["rows"].values()] for table in tables]
+    alone, together = shares[0], shares[-1]
     print(
         f"\nshare of the rate on a cached batch: alone {alone[0]:.3f}, the slowest of "
         f"{len(together)} ranks {min(together):.3f}: {min(together) / alone[0]:.3f} of it"
