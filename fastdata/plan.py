@@ -106,9 +106,9 @@ def plan_batches(
     if not batches:
         return []
     indices = np.concatenate(batches)
-    draws: tuple[Any, ...] = (
-        () if sizes is None else draw(recipe, key, indices, sizes.take(indices, axis=0))
-    )
+    draws: tuple[Any, ...] = ()
+    if sizes is not None:
+        draws = draw(recipe, key, indices, _sizes_of(sizes, indices))
     adjustments = draw_adjustments(recipe, key, indices)
     plans, start = [], 0
     for batch in batches:
@@ -119,3 +119,10 @@ def plan_batches(
         plans.append(plan)
         start += len(batch)
     return plans
+
+
+def _sizes_of(sizes: NDArray[np.int32], indices: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The rows ``indices`` of ``sizes``."""
+    if sizes.strides[0] == 0:  # one size for all, which ``take`` would first write out for each
+        return np.broadcast_to(sizes[0], (len(indices), 2))
+    return sizes.take(indices, axis=0)

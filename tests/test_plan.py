@@ -79,6 +79,15 @@ def test_a_plan_is_unscaled_where_every_box_has_the_outputs_size() -> None:
     assert not plan.unscaled(height=24, width=32)
 
 
+def test_one_size_for_all_is_as_good_as_one_for_each() -> None:
+    recipe, one = PRESETS["imagenet-train"], np.array([[300, 260]], np.int32)
+    plans = plan_batches(recipe, KEY, BATCHES, np.broadcast_to(one, (50, 2)))
+    written_out = plan_batches(recipe, KEY, BATCHES, np.tile(one, (50, 1)))
+    for plan, expected in zip(plans, written_out, strict=True):
+        np.testing.assert_array_equal(plan.boxes, expected.boxes)
+        np.testing.assert_array_equal(plan.reductions, expected.reductions)
+
+
 def test_no_batches_are_no_plans() -> None:
     assert plan_batches(PRESETS["raw"], KEY, [], SIZES) == []
     assert plan_batches(PRESETS["raw"], KEY, [], None) == []
