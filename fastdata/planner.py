@@ -66,7 +66,7 @@ class EpochPlanner:
                 else:
                     plans = self._plan(seed, epoch, position, done, count)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
     def _prepare(self, seed: int, epoch: int) -> None:
         self._ready[seed, epoch, 0] = self._plan(seed, epoch, 0, 0, self._first)
