@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ __all__ = ["EpochPlanner"]
 
 _MOST_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 _FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at once
+_THREADS = "fastdata-plan"
 
 
 class EpochPlanner:
@@ -51,7 +53,7 @@ class EpochPlanner:
         self._ready.clear()
         plans = ready or self._plan(seed, epoch, position, 0, self._first)
         done, count = 0, self._first
-        pool = ThreadPoolExecutor(2, "fastdata-plan")
+        pool = ThreadPoolExecutor(2, _THREADS)
         try:
             while plans:
                 done += len(plans)
@@ -66,7 +68,9 @@ class EpochPlanner:
                 else:
                     plans = self._plan(seed, epoch, position, done, count)
         finally:
-            pool.shutdown(cancel_futures=True)
+            # An abandoned iterator is collected in any thread, also in one of these.
+            here = threading.current_thread().name.startswith(_THREADS)
+            pool.shutdown(wait=not here, cancel_futures=True)
 
     def _prepare(self, seed: int, epoch: int) -> None:
         self._ready[seed, epoch, 0] = self._plan(seed, epoch, 0, 0, self._first)

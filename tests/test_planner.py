@@ -84,3 +84,14 @@ def test_many_abandoned_epochs_leave_no_thread() -> None:
         next(planner.plans(5, 0, 0))
     names = [thread.name for thread in threading.enumerate()]
     assert not any(name.startswith("fastdata-plan") for name in names)
+
+
+def test_an_iterator_may_be_collected_in_its_own_thread() -> None:
+    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, threaded=True)
+    plans = planner.plans(5, 0, 0)
+    next(plans)
+    thread = threading.Thread(target=plans.close, name="fastdata-plan_0")
+    thread.start()
+    thread.join()
+    assert list(plans) == []
+    assert_same(list(planner.plans(5, 1, 0)), expected(sampler_of(64), 1))
