@@ -10,7 +10,6 @@ set's own, "dali_files" or "torchvision" for those of bench.peers_cuda, or "synt
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 from bench.peers.common import cpu_seconds
 from bench.peers_cuda import DaliFiles, Torchvision, sweep
+from bench.training import train_in_pairs
 
 __all__ = ["PEERS", "tolerance"]
 
@@ -31,7 +31,6 @@ _HALF = 2.0**-10  # float16's rounding of numbers below 4
 _NARROWEST_STD = 0.224
 _STEPS = 40  # of one stretch of training
 _PREFETCH = 2  # batches that a worker keeps ready
-_LEAD_STEPS = 10  # before each stretch, not timed
 
 
 def tolerance() -> float:
@@ -202,39 +201,16 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = True
     model = getattr(torchvision.models, arguments.model)().to(device)
     model = model.to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    lossy = torch.nn.CrossEntropyLoss()
     loader = _loader(arguments)
-    fed = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-    images, labels = (tensor.clone() for tensor in next(fed))
-    cached = itertools.repeat((images, labels))
-
-    def train(batches: Iterator[Any], steps: int) -> None:
-        for pixels, classes in itertools.islice(batches, steps):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, dtype=torch.bfloat16):
-                loss = lossy(model(pixels), classes)
-            loss.backward()
-            optimizer.step()
-
-    # What a loader has made ready meanwhile must not count: a worker keeps two batches.
-    leads = {"cached": _LEAD_STEPS, "fed": _LEAD_STEPS}
-    if loader.engine == "workers":
-        leads["fed"] += _PREFETCH * arguments.workers
-
-    def stretch(key: str, batches: Iterator[Any]) -> float:
-        train(batches, leads[key])
-        _wait(arguments.device)
-        started = time.perf_counter()
-        train(batches, arguments.steps)
-        _wait(arguments.device)
-        return arguments.steps * arguments.batch / (time.perf_counter() - started)
-
-    found: dict[str, list[float]] = {"cached": [], "fed": []}
-    for turn in range(arguments.rounds):
-        order = [("cached", cached), ("fed", fed)]
-        for key, batches in order if turn % 2 == 0 else reversed(order):
-            found[key].append(stretch(key, batches))
+    found = train_in_pairs(
+        model,
+        loader,
+        device,
+        batch=arguments.batch,
+        rounds=arguments.rounds,
+        steps=arguments.steps,
+        lead=_PREFETCH * arguments.workers if loader.engine == "workers" else 0,
+    )
     loader.close()
     return {**found, "steps": arguments.steps, "engine": loader.engine}
 

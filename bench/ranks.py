@@ -23,16 +23,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
 from bench.sets import Sets
-
-_LEAD_STEPS = 10  # before each stretch, not timed
+from bench.training import train_in_pairs
 
 
 def main() -> None:
@@ -133,38 +130,19 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     model = getattr(torchvision.models, arguments.model)().to(device)
     model = model.to(memory_format=torch.channels_last).train()
     model = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    lossy = torch.nn.CrossEntropyLoss()
     options: dict[str, Any] = {"engine": arguments.engine, "device": device}
     if arguments.tier:
         options["engine_options"] = {"tier": arguments.tier}
     loader = make_loader(arguments.src, arguments.batch, recipe="imagenet-train", **options)
-    fed = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-    images, labels = (tensor.clone() for tensor in next(fed))
-    cached = itertools.repeat((images, labels))
-
-    def train(batches: Iterator[Any], steps: int) -> None:
-        for pixels, classes in itertools.islice(batches, steps):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, dtype=torch.bfloat16):
-                loss = lossy(model(pixels), classes)
-            loss.backward()
-            optimizer.step()
-
-    def stretch(batches: Iterator[Any]) -> float:
-        train(batches, _LEAD_STEPS)
-        torch.distributed.barrier()
-        _wait(device)
-        started = time.perf_counter()
-        train(batches, arguments.steps)
-        _wait(device)
-        return arguments.steps * arguments.batch / (time.perf_counter() - started)
-
-    found: dict[str, list[float]] = {"cached": [], "fed": []}
-    for turn in range(arguments.rounds):
-        order = [("cached", cached), ("fed", fed)]
-        for key, batches in order if turn % 2 == 0 else reversed(order):
-            found[key].append(stretch(batches))
+    found = train_in_pairs(
+        model,
+        loader,
+        device,
+        batch=arguments.batch,
+        rounds=arguments.rounds,
+        steps=arguments.steps,
+        meet=torch.distributed.barrier,
+    )
     samples, engine = len(loader.dataset), loader.engine
     loader.close()
     evaluation = make_loader(
@@ -174,13 +152,6 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     evaluation.close()
     torch.distributed.destroy_process_group()
     return {**found, "engine": engine, "samples": samples, "seen": seen}
-
-
-def _wait(device: Any) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def decode_crops(encoded: Any, corner: Any, box: Any, **options: Any) -> Any:
         corner,
         box,
         axis_names="WH",
-        adjust_orientation=False,  # converted datasets hold upright images
+        adjust_orientation=False,  # those that EXIF turns do not come here
         **options,
     )
 
