@@ -215,7 +215,7 @@ class Loader:
                 before = self._skipped.get(skip.index)
                 count = skip.count + (before.count if before else 0)
                 self._skipped[skip.index] = replace(skip, count=count)
-            if len(batch.indices):
+            if batch.indices.numel():
                 yield tuple(batch)[: 3 if self._with_index else 2]
                 self._check_current(iteration)
         self._epoch, self._position, self._begun = epoch + 1, 0, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,6 @@ class EpochPlanner:
         if not positions:
             return []
         indices = self._sampler.indices(seed, epoch, np.concatenate(positions))
-        ends = np.cumsum([len(batch) for batch in positions])
-        key = draw_key(seed, epoch)
-        return plan_batches(self._recipe, key, np.split(indices, ends[:-1]), self._sizes)
+        ends = list(accumulate(map(len, positions), initial=0))
+        batches = [indices[begin:end] for begin, end in pairwise(ends)]
+        return plan_batches(self._recipe, draw_key(seed, epoch), batches, self._sizes)

@@ -189,6 +189,23 @@ def draw(recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np
         sizes: int32 [N, 2], width and height of each image in pixels.
     """
     keys = hash64(key, indices.astype(np.uint64))
+    boxes, reductions = _boxes(recipe, keys, sizes)
+    if recipe.hflip > 0:
+        flips = uniform(keys, _LANE_FLIP) < recipe.hflip
+    else:
+        flips = np.zeros(len(indices), dtype=np.bool_)
+    return Draws(boxes, flips, reductions)
+
+
+def _boxes(
+    recipe: Recipe, keys: NDArray[np.uint64], sizes: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Boxes and reductions, as in :class:`Draws`."""
+    count = len(keys)
+    if count > 1 and sizes.strides[0] == 0 and recipe.crop in ("none", "center"):
+        # One size and nothing to draw: the same box for all, seen again for each.
+        box, reduction = _boxes(recipe, keys[:1], sizes[:1])
+        return np.broadcast_to(box, (count, 4)), np.broadcast_to(reduction, count)
     width, height = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
     boxes: NDArray[np.int64] | NDArray[np.float64]
     if recipe.crop == "random_resized":
@@ -199,14 +216,10 @@ def draw(recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np
         boxes = _center(recipe, width, height)
     else:
         boxes = np.stack([np.zeros_like(width), np.zeros_like(width), width, height], axis=1)
-    reductions = np.ones(len(indices), dtype=np.uint8)
+    reductions = np.ones(count, dtype=np.uint8)
     if recipe.size is not None and recipe.crop != "random_pad" and not recipe.antialias:
         boxes, reductions = _reduce(recipe.size, boxes)
-    if recipe.hflip > 0:
-        flips = uniform(keys, _LANE_FLIP) < recipe.hflip
-    else:
-        flips = np.zeros(len(indices), dtype=np.bool_)
-    return Draws(boxes.astype(np.float32), flips, reductions)
+    return boxes.astype(np.float32), reductions
 
 
 def _random_resized(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastdata.plan import BatchPlan, join_plans, plan_batches
-from fastdata.recipe import PRESETS, draw, draw_key
+from fastdata.recipe import PRESETS, Recipe, draw, draw_key
 
 KEY = draw_key(3, 1)
 SIZES = np.random.default_rng(0).integers(40, 1200, (50, 2)).astype(np.int32)
@@ -79,13 +79,26 @@ def test_a_plan_is_unscaled_where_every_box_has_the_outputs_size() -> None:
     assert not plan.unscaled(height=24, width=32)
 
 
-def test_one_size_for_all_is_as_good_as_one_for_each() -> None:
-    recipe, one = PRESETS["imagenet-train"], np.array([[300, 260]], np.int32)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        PRESETS["imagenet-train"],
+        PRESETS["imagenet-eval"],
+        PRESETS["cifar-train"],
+        Recipe(size=60, hflip=0.5),
+    ],
+)
+def test_one_size_for_all_is_as_good_as_one_for_each(recipe: Recipe) -> None:
+    one = np.array([[300, 260]], np.int32)
     plans = plan_batches(recipe, KEY, BATCHES, np.broadcast_to(one, (50, 2)))
     written_out = plan_batches(recipe, KEY, BATCHES, np.tile(one, (50, 1)))
-    for plan, expected in zip(plans, written_out, strict=True):
+    pairs = zip([*plans, join_plans(plans)], [*written_out, join_plans(written_out)], strict=True)
+    for plan, expected in pairs:
         np.testing.assert_array_equal(plan.boxes, expected.boxes)
+        np.testing.assert_array_equal(plan.flips, expected.flips)
         np.testing.assert_array_equal(plan.reductions, expected.reductions)
+        for side in (60, 300):
+            assert plan.unscaled(side, side) == expected.unscaled(side, side)
 
 
 def test_no_batches_are_no_plans() -> None:
