@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 TESTED := $(VENV)/tested
+BENCHED := $(VENV)/benched
+SRC ?=
 
-.PHONY: help demo test lint type bench-smoke build clean
+.PHONY: help demo test lint type bench bench-smoke build clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -21,6 +23,10 @@ $(TESTED): $(READY) requirements-interop.txt
 	$(BIN)/python -m pip install --quiet -r requirements-interop.txt
 	@touch $@
 
+$(BENCHED): $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
+	@touch $@
+
 demo: $(READY) ## draw images, convert, load and train on them; ends with demo/report.html
 	$(BIN)/fastdata demo demo
 
@@ -28,7 +34,7 @@ test: $(TESTED) ## run the tests
 	@command -v cjpeg >/dev/null && $(BIN)/python -c 'import turbojpeg; turbojpeg.TurboJPEG()' || { \
 	    echo "make test needs libjpeg-turbo 2 and its cjpeg (Debian:" \
 	        "apt install libturbojpeg0 libjpeg-turbo-progs)" >&2; exit 1; }
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .
@@ -39,6 +45,9 @@ type: $(READY) ## check types
 
 bench-smoke: $(READY) ## run every benchmark briefly; the figures mean nothing
 	$(BIN)/python -m bench.smoke
+
+bench: $(BENCHED) ## measure everything; SRC=folder of photographs, else images are drawn; takes hours
+	$(BIN)/python -m bench.full $(SRC)
 
 build: $(READY) ## build the wheel and the source archive into dist/
 	$(BIN)/python -m build

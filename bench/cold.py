@@ -1,6 +1,7 @@
 """Loading with a cold page cache: what reading ahead and ``order="blocks"`` are worth.
 
-    python -m bench.cold SRC [--size 1500] [--rounds 5] [--json FILE]
+    python -m bench.cold SRC [--size 1500] [--rounds 5] [--formats memmap,webdataset]
+        [--orders global,blocks] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. Its images, repeated, make a memmap dataset
 (256x256) and a webdataset of at least --size MB each, in a temporary folder (TMPDIR says on which
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import mmap
 import os
 import statistics
@@ -31,15 +33,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.engines import Sets
 from bench.measure import environment, interleave, report, run_module, save
+from bench.sets import Sets
 
 _BATCH, _WORKERS, _SIDE = 128, 2, 256
 _BLOCK = 16 << 20
 _MOST_LEFT = 0.03  # of a dataset's pages in the cache, where it is to be cold
 _BASELINE = "cold global"
 _ENGINES = {"memmap": "gather", "webdataset": "workers"}
-_MODES = (("global", False), ("global", True), ("blocks", False), ("blocks", True))
+_ORDERS = ("global", "blocks")
 
 
 @dataclass
@@ -69,6 +71,8 @@ def main() -> None:
     parser.add_argument("src", type=Path)
     parser.add_argument("--size", type=float, default=1500, help="MB of each dataset, at least")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--formats", default=",".join(_ENGINES))
+    parser.add_argument("--orders", default=",".join(_ORDERS), help="global is the baseline")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -79,22 +83,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-cold-") as scratch:
         machine["read_ahead_kb"] = _read_ahead_kb(Path(scratch))
         print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
-        datasets = _datasets(arguments.src, arguments.size * 1e6, Path(scratch))
+        formats = arguments.formats.split(",")
+        datasets = _datasets(arguments.src, arguments.size * 1e6, Path(scratch), formats)
         batches = max(1, min(_samples(place) for place in datasets.values()) // _BATCH // 2)
-        tables = [
-            _compare(name, place, batches, arguments.rounds) for name, place in datasets.items()
-        ]
+        tables = [_compare(name, place, batches, arguments) for name, place in datasets.items()]
     save(arguments.json, machine, tables)
 
 
-def _datasets(src: Path, size: float, scratch: Path) -> dict[str, Path]:
+def _datasets(src: Path, size: float, scratch: Path, formats: list[str]) -> dict[str, Path]:
     from fastdata import convert
 
     lengths = [file.stat().st_size for file in src.glob("*/*") if file.is_file()]
     if not lengths:
         raise SystemExit(f"{src}: expected class folders with images in them")
+    bytes_each = {"memmap": _SIDE * _SIDE * 3, "webdataset": statistics.mean(lengths)}
     made = {}
-    for name, each in (("memmap", _SIDE * _SIDE * 3), ("webdataset", statistics.mean(lengths))):
+    for name in formats:
+        if name not in bytes_each:
+            raise SystemExit(f"--formats: expected some of {', '.join(bytes_each)}, found {name}")
+        each = bytes_each[name]
         images = max(2 * _BATCH, int(size / each) + 1)
         wanted = argparse.Namespace(src=src, batch=_BATCH, images=images, workers=_WORKERS)
         place = scratch / name
@@ -111,17 +118,17 @@ def _samples(place: Path) -> int:
         return len(dataset)
 
 
-def _compare(name: str, place: Path, batches: int, rounds: int) -> dict[str, Any]:
+def _compare(name: str, place: Path, batches: int, arguments: argparse.Namespace) -> dict[str, Any]:
     caches: dict[str, Cache] = {}
     contestants = {}
-    for order, ahead in _MODES:
+    for order, ahead in itertools.product(arguments.orders.split(","), (False, True)):
         for temperature in ("cold", "warm"):
             title = f"{temperature} {order}" + (", read ahead" if ahead else "")
             caches[title] = Cache(temperature == "cold")
             words = [_ENGINES[name], order, str(ahead), str(batches)]
             contestants[title] = _contestant(place, words, caches[title])
     run_module("bench.cold", [str(place), "--measure", *words])  # Python's own files are warm now
-    rates = interleave(contestants, rounds)
+    rates = interleave(contestants, arguments.rounds)
     megabytes = sum(path.stat().st_size for path in place.rglob("*")) / 1e6
     images = batches * _BATCH
     title = (

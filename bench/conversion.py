@@ -1,6 +1,7 @@
 """Conversion speed: fastdata beside what bounds it, in one run.
 
-    python -m bench.conversion SRC [--gigabytes 2] [--rounds 3] [--workers 2] [--json FILE]
+    python -m bench.conversion SRC [--gigabytes 2] [--rounds 3] [--workers 2] [--seconds 4]
+        [--json FILE]
 
 SRC is a folder of photographs with a folder per class; it is copied until the given size is
 reached (below 2 GB start-up is what is measured). Three ratios, each of interleaved rounds:
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=4.0, help="of what runs in memory")
     parser.add_argument("--scratch", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
@@ -58,7 +60,7 @@ def main() -> None:
             return count / _seconds(["tar", "-cf", str(out.with_suffix(".tar")), str(source)])
 
         def limits(what: str, work: str) -> dict[str, Callable[[], float]]:
-            options = [what, str(arguments.src), str(_SAMPLE)]
+            options = [what, str(arguments.src), str(_SAMPLE), str(arguments.seconds)]
 
             def side_by_side(_: int) -> float:
                 return run_module("bench.conversion_rate", options)

@@ -1,6 +1,6 @@
 """What one process can do at most; prints images/s.
 
-python -m bench.conversion_rate decode|encode SRC COUNT
+python -m bench.conversion_rate decode|encode SRC COUNT SECONDS
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 import cv2
 import simplejpeg
 
-_SECONDS = 4.0
-
 
 def main() -> None:
     what, src, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    seconds = float(sys.argv[4])
     cv2.setNumThreads(0)
     paths = [path for path in sorted(src.rglob("*")) if path.is_file()]
     step = max(1, len(paths) // count)
@@ -24,7 +23,7 @@ def main() -> None:
     work = {"decode": simplejpeg.decode_jpeg, "encode": _encode}[what]
     work(images[0])
     done, started = 0, time.perf_counter()
-    while time.perf_counter() - started < _SECONDS:
+    while time.perf_counter() - started < seconds:
         for data in images:
             work(data)
         done += len(images)

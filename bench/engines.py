@@ -2,7 +2,7 @@
 
     python -m bench.engines SRC [--device cpu|cuda] [--peers LIST|all|none] [--python NAME=PATH ...]
         [--workers 2] [--rounds 3] [--seconds 5] [--sets s256,orig,t32,raw256,raw32]
-        [--batch 128] [--images N] [--json FILE]
+        [--batch 128] [--images N] [--engines LIST] [--no-outputs] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. From it are made, in a temporary folder:
 
@@ -12,7 +12,9 @@ SRC is a folder of photographs with a folder per class. From it are made, in a t
 repeated until an epoch has 50 batches (32x32: 400). fastdata reads them as webdataset or memmap,
 the others as a plain folder or in their own format. All give uint8 batches of the same size with
 the same number of workers or threads and a warm page cache; what each does to an image is printed
-beside it. Nobody looks at the batches. Every measurement is a process of its own.
+beside it. Nobody looks at the batches while the clock runs; before that every contestant's are
+compared with a reference (bench.outputs), and who fails there is measured but does not compete.
+Every measurement is a process of its own.
 
 --peers names modules of bench.peers; one that is not installed is listed, and is no failure.
 --python ffcv=/path/to/python runs that peer under another Python, which needs nothing of fastdata.
@@ -23,9 +25,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -35,14 +37,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.loading import _folder
 from bench.measure import environment, interleave, ratio, report, save
+from bench.outputs import BATCH, judge, reference
 from bench.peers import PEERS, ours
-from bench.peers.common import JPEG_SETS, RAW_SETS
+from bench.peers.common import JPEG_SETS
+from bench.sets import BATCHES, Sets
 from fastdata.registry import ENGINES
 
 _ROOT = Path(__file__).resolve().parent.parent
-_BATCHES = {"orig": 50, "s256": 50, "raw256": 50, "t32": 400, "raw32": 400}
 _TRIAL_SECONDS = 0.3
 _BASELINES = ("ImageFolder, PIL", "FFCV", "bound: torch.index_select")
 
@@ -79,16 +81,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-engines-") as scratch:
         sets = Sets(arguments, Path(scratch))
         if arguments.device == "cuda":
-            from bench.engines_cuda import compare_on_gpu
+            from bench.engines_cuda import compare_on_gpu, gpu
 
+            machine |= gpu()
+            print(", ".join(f"{key} {machine[key]}" for key in gpu()))
             tables = compare_on_gpu(arguments, sets)
         else:
             pythons = dict(pair.split("=", 1) for pair in arguments.python)
             peers, machine["peers"] = _installed(arguments.peers, pythons)
             tables = []
             for name in arguments.sets.split(","):
-                contestants = _contestants(name, sets, peers)
-                tables += _compare(arguments, name, contestants)
+                outputs = {} if arguments.no_outputs else _outputs(arguments, name, sets, peers)
+                contestants = _contestants(name, sets, peers, arguments.engines)
+                tables += _compare(arguments, name, contestants, outputs)
                 sets.forget(name)
     save(arguments.json, machine, tables)
 
@@ -104,70 +109,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sets", help="CPU: all five; cuda: s256,raw256")
     parser.add_argument("--batch", type=int, help="CPU: 128; cuda: 512")
+    parser.add_argument("--engines", help="of fastdata's, all by default; cuda: also direct:host")
+    parser.add_argument("--models", default="resnet50,resnet18", help="cuda: trained; none")
     parser.add_argument("--images", type=int, help="at least so many images an epoch")
+    parser.add_argument("--no-outputs", action="store_true", help="compare no outputs")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
     cuda = arguments.device == "cuda"
-    arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(_BATCHES))
+    arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(BATCHES))
     arguments.batch = arguments.batch or (512 if cuda else 128)
     cpus = len(os.sched_getaffinity(0))
     arguments.workers = arguments.workers or (cpus if cuda else 2)
+    arguments.engines = arguments.engines.split(",") if arguments.engines else []
     for name in arguments.sets.split(","):
-        if name not in _BATCHES:
-            parser.error(f"--sets: expected some of {', '.join(_BATCHES)}, found {name}")
+        if name not in BATCHES:
+            parser.error(f"--sets: expected some of {', '.join(BATCHES)}, found {name}")
     return arguments
-
-
-class Sets:
-    """The sets of images, made when they are asked for."""
-
-    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
-        self._src: Path = arguments.src.resolve()
-        self._batch, self._images = arguments.batch, arguments.images
-        self.workers: int = arguments.workers
-        self.scratch = scratch
-
-    def folder(self, name: str) -> Path:
-        """The set as a folder of class folders, repeated until an epoch is long enough."""
-        made = self.scratch / f"{name}-folder"
-        if made.exists():
-            return made
-        base = {"t32": "32x32", "raw32": "32x32", "raw256": "s256"}.get(name, name)
-        source = _folder(self._src, base, self.scratch)
-        files = sorted(file for file in source.glob("*/*") if file.is_file())
-        if not files:
-            raise SystemExit(f"{self._src}: expected class folders with images in them")
-        least = self._images or _BATCHES[name] * self._batch
-        for turn in range(-(-least // len(files))):
-            for file in files:
-                copy = made / file.parent.name / f"{turn:04d}-{file.name}"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.link(file, copy)
-                except OSError:  # another file system
-                    shutil.copyfile(file, copy)
-        if source != self._src:
-            shutil.rmtree(source)
-            shutil.rmtree(self.scratch / f"{base}-source")
-        return made
-
-    def dataset(self, name: str) -> Path:
-        """The set as a dataset of fastdata's: webdataset, or memmap for pixels."""
-        from fastdata import convert
-
-        made = self.scratch / f"{name}-fastdata"
-        if made.exists():
-            return made
-        if name in RAW_SETS:
-            convert(self.folder(name), made, to="memmap", size=int(name[3:]))
-        else:
-            convert(self.folder(name), made, to="webdataset")
-        return made
-
-    def forget(self, name: str) -> None:
-        """Remove all that was made of a set."""
-        for made in self.scratch.glob(f"{name}-*"):
-            shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def _installed(chosen: str, pythons: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -199,12 +156,14 @@ def _run(python: str, module: str, words: list[str]) -> subprocess.CompletedProc
     )
 
 
-def _contestants(name: str, sets: Sets, peers: dict[str, str]) -> list[Contestant]:
+def _contestants(
+    name: str, sets: Sets, peers: dict[str, str], engines: list[str]
+) -> list[Contestant]:
     """Everyone who takes part on a set, with what each reads made ready."""
     does, made = ours.SETS[name], sets.dataset(name)
     found = [
         Contestant(f"fastdata {engine}", "ours", sys.executable, made, [engine], does)
-        for engine in ENGINES
+        for engine in engines or ENGINES
     ]
     if name in ("orig", "s256"):
         extra = ["workers", "antialias"]
@@ -228,8 +187,40 @@ def _contestants(name: str, sets: Sets, peers: dict[str, str]) -> list[Contestan
     return found
 
 
+def _outputs(
+    arguments: argparse.Namespace, name: str, sets: Sets, peers: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Title -> how the contestant's output compares with the reference; prints it."""
+    checked, found = sets.checked(), {}
+    contestants = _contestants(name, checked, peers, arguments.engines)
+    source = checked.folder(name) if name in JPEG_SETS else checked.dataset(name)
+    expected = reference(source, name)
+    print(f"\n{name}: outputs beside the reference (mean level, contrast, sharpness, match)")
+    for one in contestants:
+        if one.title.startswith("bound"):
+            continue
+        words = [str(one.place), name, str(BATCH), str(arguments.workers), *one.extra]
+        done = _run(one.python, one.module, ["outputs", *words])
+        if done.returncode:
+            print(f"  {one.title:28}{_last_line(done.stderr)}")
+            continue
+        side = 32 if name.endswith("32") else 224
+        result = judge(json.loads(_last_line(done.stdout)), expected, side)
+        print(
+            f"  {one.title:28}{result['mean']:>+6.1f} {result['contrast']:>5.2f} "
+            f"{result['sharpness']:>5.2f} {result['match']:>5.2f}  "
+            f"{'; '.join(result['faults']) or 'as it should be'}"
+        )
+        found[one.title] = result
+    checked.forget(name)
+    return found
+
+
 def _compare(
-    arguments: argparse.Namespace, name: str, contestants: list[Contestant]
+    arguments: argparse.Namespace,
+    name: str,
+    contestants: list[Contestant],
+    outputs: dict[str, dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Measure a set; prints and returns its tables."""
     able = []
@@ -268,8 +259,37 @@ def _compare(
             "first_batch_seconds": one.firsts,
             "cpu_seconds_per_10000": one.cpu,
             "reference_to_it": [middle, low, high],
+            "outputs": outputs.get(one.title),
         }
+    print(f"  {_verdict(name, able, rates, outputs)}")
     return [table]
+
+
+def _verdict(
+    name: str,
+    able: list[Contestant],
+    rates: dict[str, list[float]],
+    outputs: dict[str, dict[str, Any]],
+) -> str:
+    """Fastdata's fastest engine to the best peer of those whose outputs are as they should be."""
+    ours = [one for one in able if one.module == "ours"]
+    peers = [
+        one
+        for one in able
+        if one.module not in ("ours", "bound") and not outputs.get(one.title, {}).get("faults")
+    ]
+    if not ours or not peers:
+        return "no peer to compare with"
+    best, peer = (
+        max(of, key=lambda one: statistics.median(rates[one.title])) for of in (ours, peers)
+    )
+    middle, low, high = ratio(rates[best.title], rates[peer.title])
+    text = f"{best.title} to the best peer, {peer.title}: {middle:.2f} [{low:.2f}, {high:.2f}]"
+    if low >= 1:
+        return text
+    module = importlib.import_module(f"bench.peers.{peer.module}")
+    why = getattr(module, "AHEAD", {}).get(name, "not explained yet")
+    return f"{text}: {'the peer is ahead' if high < 1 else 'no difference to be seen'} ({why})"
 
 
 def _measured(arguments: argparse.Namespace, name: str, one: Contestant) -> Callable[[], float]:

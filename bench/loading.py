@@ -1,6 +1,7 @@
 """Loading speed: fastdata's workers engine beside torchvision's ImageFolder + DataLoader.
 
-    python -m bench.loading SRC [--rounds 5] [--workers 2] [--seconds 6] [--json FILE]
+    python -m bench.loading SRC [--rounds 5] [--workers 2] [--seconds 6]
+        [--sources orig,s256,32x32] [--formats webdataset,lmdb,memmap] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. From it three sources are made: as it is
 ("orig"), at short side 256 and quality 90 ("s256"), and 32x32 ("32x32"). Both sides give random
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--sources", default="orig,s256,32x32")
+    parser.add_argument("--formats", default="webdataset,lmdb,memmap")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
     machine = environment()
@@ -45,19 +47,18 @@ def main() -> None:
 
 
 def _compare(arguments: argparse.Namespace, source: str, scratch: Path) -> dict[str, Any]:
-    folder = _folder(arguments.src, source, scratch)
+    folder = image_folder(arguments.src, source, scratch)
     from fastdata import convert
 
     tall = "32" if source == "32x32" else "224"
     options = [str(arguments.workers), str(arguments.seconds), tall]
     places = {"fastdata folder": folder}
-    for to in ("webdataset", "lmdb"):
-        places[f"fastdata {to}"] = scratch / f"{source}-{to}"
-        convert(folder, places[f"fastdata {to}"], to=to)
-    if source != "orig":
-        places["fastdata memmap"] = scratch / f"{source}-memmap"
+    for to in arguments.formats.split(","):
+        if to == "memmap" and source == "orig":  # pixels of one size are no originals
+            continue
+        places[f"fastdata {to}"] = made = scratch / f"{source}-{to}"
         side = 32 if source == "32x32" else 256
-        convert(folder, places["fastdata memmap"], to="memmap", size=side)
+        convert(folder, made, to=to, size=side if to == "memmap" else None)
 
     def contestant(side: str, place: Path) -> Callable[[], float]:
         return lambda: run_module("bench.loading_rate", [side, str(place), *options])
@@ -70,7 +71,7 @@ def _compare(arguments: argparse.Namespace, source: str, scratch: Path) -> dict[
     return report(title, rates, "ImageFolder + DataLoader", "images/s", target)
 
 
-def _folder(src: Path, source: str, scratch: Path) -> Path:
+def image_folder(src: Path, source: str, scratch: Path) -> Path:
     """The folder to measure: SRC, or its images made smaller by the converter's own scaling."""
     if source == "orig":
         return src

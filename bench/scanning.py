@@ -37,7 +37,7 @@ def main() -> None:
     machine = environment()
     with tempfile.TemporaryDirectory(prefix="bench-scanning-") as scratch:
         folder = Path(scratch) / "source"
-        _link(arguments.src, folder, Path(scratch), arguments.files)
+        link_images(arguments.src, folder, Path(scratch), arguments.files)
         command = [sys.executable, "-m", "bench.scanning", str(folder), "--measure"]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         seconds, megabytes = map(float, printed.split())
@@ -62,7 +62,7 @@ def _measure(folder: Path) -> None:
     print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
 
 
-def _link(src: Path, folder: Path, scratch: Path, count: int) -> None:
+def link_images(src: Path, folder: Path, scratch: Path, count: int) -> None:
     originals = [path for path in sorted(src.rglob("*")) if path.is_file()]
     copies: list[Path] = []
     for i in range(max(1, -(-count // _LINKS))):

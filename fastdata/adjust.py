@@ -79,6 +79,8 @@ def _draw_erased(recipe: Recipe, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         y = (uniform(key, lane + 3) * np.maximum(side - h + 1, 1)).astype(np.int64)
         erased[left[fits]] = np.stack([x, y, w, h], axis=1)[fits]
         left = left[~fits]
+        if not left.size:
+            break
     return erased
 
 

@@ -36,7 +36,9 @@ def derive_key(*words: int) -> int:
     return key
 
 
-def hash64(key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
+def hash64(
+    key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | NDArray[np.int64] | int
+) -> NDArray[np.uint64]:
     """Output number ``counter`` (from 0) of the SplitMix64 generator seeded with ``key``.
 
     Both arguments broadcast; the result is uint64 of the broadcast shape (at least 1-d arrays are
@@ -53,7 +55,11 @@ def hash64(key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int) -> 
 
 
 def uniform(
-    key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | int
+    key: int | NDArray[np.uint64], counter: NDArray[np.uint64] | NDArray[np.int64] | int
 ) -> NDArray[np.float64]:
     """Uniform float64 in [0, 1) with 53 random bits, from :func:`hash64`."""
-    return (hash64(key, counter) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    word = hash64(key, counter)
+    word >>= np.uint64(11)
+    numbers = word.view(np.int64).astype(np.float64)  # faster than from unsigned numbers
+    numbers *= 2.0**-53
+    return numbers

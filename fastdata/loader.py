@@ -190,7 +190,9 @@ class Loader:
         self._engine = choice.engine
         settings = choice.engine.settings
         sizes = settings.dataset.sizes if settings.dataset.plain else None
-        self._planner = EpochPlanner(sampler, settings.recipe, sizes)
+        self._planner = EpochPlanner(
+            sampler, settings.recipe, sizes, threaded=choice.engine.plans_in_thread
+        )
         self._passed_over = choice.passed_over
         self._notes = notes
         self._seed = seed
@@ -229,7 +231,7 @@ class Loader:
                 before = self._skipped.get(skip.index)
                 count = skip.count + (before.count if before else 0)
                 self._skipped[skip.index] = replace(skip, count=count)
-            if len(batch.indices):
+            if batch.indices.numel():
                 yield tuple(batch)[: 3 if self._with_index else 2]
                 self._check_current(iteration)
         self._epoch, self._position, self._begun = epoch + 1, 0, False
@@ -334,6 +336,12 @@ class Loader:
     def skipped(self) -> list[Skipped]:
         """The samples that ``on_error="skip"`` has left out so far."""
         return list(self._skipped.values())
+
+    @property
+    def pipeline(self) -> Any:
+        """The ``nvidia.dali.Pipeline`` of the engines ``dali`` and ``dali-cpu``, to look at; None
+        before the first iteration, and for other engines."""
+        return self._engine.pipeline
 
     def explain(self) -> str:
         """What was chosen, and why, in words."""

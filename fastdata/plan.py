@@ -51,7 +51,16 @@ class BatchPlan:
     def unscaled(self, height: int, width: int) -> bool:
         """Whether every box has the size of the output, so that pixels are only copied."""
         assert self.boxes is not None
-        return bool((self.boxes[:, 2:] == (width, height)).all())
+        boxes = self.boxes[:1] if _is_one_row(self.boxes) else self.boxes
+        return bool((boxes[:, 2:] == (width, height)).all())
+
+    def take(self, slots: NDArray[np.int64]) -> BatchPlan:
+        """The plan of some of its samples."""
+        columns = (self.boxes, self.flips, self.reductions)
+        boxes, flips, reductions = (None if each is None else each[slots] for each in columns)
+        adjustments = None if self.adjustments is None else self.adjustments.take(slots)
+        taken: Any = (boxes, flips, reductions, adjustments)
+        return BatchPlan(self.key, self.indices[slots], *taken)
 
     def with_sizes(self, recipe: Recipe, sizes: NDArray[np.int32]) -> BatchPlan:
         """The same plan with its draws made for images of ``sizes`` (int32 [B, 2])."""
@@ -64,12 +73,17 @@ def join_plans(plans: Sequence[BatchPlan]) -> BatchPlan:
     if len(plans) == 1:
         return plans[0]
     columns = [(plan.indices, plan.boxes, plan.flips, plan.reductions) for plan in plans]
-    joined: list[Any] = [
-        None if parts[0] is None else np.concatenate(parts) for parts in zip(*columns, strict=True)
-    ]
-    indices, boxes, flips, reductions = joined
+    indices, boxes, flips, reductions = map(_join, zip(*columns, strict=True))
     adjustments = join_adjustments(plans)
     return BatchPlan(plans[0].key, indices, boxes, flips, reductions, adjustments)
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    if parts[0] is None:
+        return None
+    if all(map(_is_one_row, parts)):
+        return np.broadcast_to(parts[0][:1], (sum(map(len, parts)), *parts[0].shape[1:]))
+    return np.concatenate(parts)
 
 
 def join_adjustments(plans: Sequence[BatchPlan]) -> Adjustments | None:
@@ -98,9 +112,9 @@ def plan_batches(
     if not batches:
         return []
     indices = np.concatenate(batches)
-    draws: tuple[Any, ...] = (
-        () if sizes is None else draw(recipe, key, indices, sizes.take(indices, axis=0))
-    )
+    draws: tuple[Any, ...] = ()
+    if sizes is not None:
+        draws = draw(recipe, key, indices, _sizes_of(sizes, indices))
     adjustments = draw_adjustments(recipe, key, indices)
     plans, start = [], 0
     for batch in batches:
@@ -111,3 +125,15 @@ def plan_batches(
         plans.append(plan)
         start += len(batch)
     return plans
+
+
+def _sizes_of(sizes: NDArray[np.int32], indices: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The rows ``indices`` of ``sizes``."""
+    if _is_one_row(sizes):  # which ``take`` would first write out for each sample
+        return np.broadcast_to(sizes[0], (len(indices), 2))
+    return sizes.take(indices, axis=0)
+
+
+def _is_one_row(column: NDArray[Any]) -> bool:
+    """Whether it is one row, seen again for each sample, as where all images are of one size."""
+    return column.strides[0] == 0

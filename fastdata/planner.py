@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +18,32 @@ __all__ = ["EpochPlanner"]
 
 _MOST_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 _FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at once
+_THREADS = "fastdata-plan"
 
 
 class EpochPlanner:
-    """Plans batches in a thread, while others are made.
-
-    The beginning of the next epoch is planned meanwhile as well: shuffling a large dataset takes
-    longer than an engine can wait.
-    """
+    """Plans some batches ahead, and the beginning of the next epoch: shuffling a large dataset
+    takes longer than an engine can wait."""
 
     def __init__(
-        self, sampler: BatchSampler, recipe: Recipe, sizes: NDArray[np.int32] | None
+        self,
+        sampler: BatchSampler,
+        recipe: Recipe,
+        sizes: NDArray[np.int32] | None,
+        *,
+        threaded: bool,
     ) -> None:
         """
         Args:
             sampler: which samples the batches hold.
             recipe: what to do to them.
             sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
+            threaded: plan in a thread, while batches are made; else when plans are asked for.
         """
         self._sampler = sampler
         self._recipe = recipe
         self._sizes = sizes
+        self._threaded = threaded
         self._most = max(1, _MOST_SAMPLES // sampler.batch_size)
         self._first = max(1, _FIRST_SAMPLES // sampler.batch_size)
         self._ready: dict[tuple[int, int, int], list[BatchPlan]] = {}
@@ -47,18 +54,24 @@ class EpochPlanner:
         self._ready.clear()
         plans = ready or self._plan(seed, epoch, position, 0, self._first)
         done, count = 0, self._first
-        pool = ThreadPoolExecutor(2, "fastdata-plan")
+        pool = ThreadPoolExecutor(2, _THREADS)
         try:
             while plans:
                 done += len(plans)
-                count = min(2 * count, self._most)
-                following = pool.submit(self._plan, seed, epoch, position, done, count)
+                if self._threaded:
+                    count = min(2 * count, self._most)
+                    following = pool.submit(self._plan, seed, epoch, position, done, count)
                 if done <= self._first:
                     pool.submit(self._prepare, seed, epoch + 1)
                 yield from plans
-                plans = following.result()
+                if self._threaded:
+                    plans = following.result()
+                else:
+                    plans = self._plan(seed, epoch, position, done, count)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # An abandoned iterator is collected in any thread, also in one of these.
+            here = threading.current_thread().name.startswith(_THREADS)
+            pool.shutdown(wait=not here, cancel_futures=True)
 
     def _prepare(self, seed: int, epoch: int) -> None:
         self._ready[seed, epoch, 0] = self._plan(seed, epoch, 0, 0, self._first)
@@ -71,6 +84,6 @@ class EpochPlanner:
         if not positions:
             return []
         indices = self._sampler.indices(seed, epoch, np.concatenate(positions))
-        ends = np.cumsum([len(batch) for batch in positions])
-        key = draw_key(seed, epoch)
-        return plan_batches(self._recipe, key, np.split(indices, ends[:-1]), self._sizes)
+        ends = list(accumulate(map(len, positions), initial=0))
+        batches = [indices[begin:end] for begin, end in pairwise(ends)]
+        return plan_batches(self._recipe, draw_key(seed, epoch), batches, self._sizes)

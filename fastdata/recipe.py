@@ -26,6 +26,7 @@ _DTYPES = ("uint8", "float16", "bfloat16", "float32")
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _ATTEMPTS = 10  # tries of a random resized crop before its fallback, as in torchvision
+_TRIES = ((0,), (1, 2), tuple(range(3, _ATTEMPTS)))  # made at once: most samples need one
 _LANES_PER_ATTEMPT = 4
 _LANE_FLIP = _ATTEMPTS * _LANES_PER_ATTEMPT
 
@@ -188,6 +189,23 @@ def draw(recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np
         sizes: int32 [N, 2], width and height of each image in pixels.
     """
     keys = hash64(key, indices.astype(np.uint64))
+    boxes, reductions = _boxes(recipe, keys, sizes)
+    if recipe.hflip > 0:
+        flips = uniform(keys, _LANE_FLIP) < recipe.hflip
+    else:
+        flips = np.zeros(len(indices), dtype=np.bool_)
+    return Draws(boxes, flips, reductions)
+
+
+def _boxes(
+    recipe: Recipe, keys: NDArray[np.uint64], sizes: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Boxes and reductions, as in :class:`Draws`."""
+    count = len(keys)
+    if count > 1 and sizes.strides[0] == 0 and recipe.crop in ("none", "center"):
+        # One size and nothing to draw: the same box for all, seen again for each.
+        box, reduction = _boxes(recipe, keys[:1], sizes[:1])
+        return np.broadcast_to(box, (count, 4)), np.broadcast_to(reduction, count)
     width, height = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
     boxes: NDArray[np.int64] | NDArray[np.float64]
     if recipe.crop == "random_resized":
@@ -198,14 +216,10 @@ def draw(recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np
         boxes = _center(recipe, width, height)
     else:
         boxes = np.stack([np.zeros_like(width), np.zeros_like(width), width, height], axis=1)
-    reductions = np.ones(len(indices), dtype=np.uint8)
+    reductions = np.ones(count, dtype=np.uint8)
     if recipe.size is not None and recipe.crop != "random_pad" and not recipe.antialias:
         boxes, reductions = _reduce(recipe.size, boxes)
-    if recipe.hflip > 0:
-        flips = uniform(keys, _LANE_FLIP) < recipe.hflip
-    else:
-        flips = np.zeros(len(indices), dtype=np.bool_)
-    return Draws(boxes.astype(np.float32), flips, reductions)
+    return boxes.astype(np.float32), reductions
 
 
 def _random_resized(
@@ -216,24 +230,23 @@ def _random_resized(
     low_scale, high_scale = recipe.scale
     boxes = np.empty((len(keys), 4), dtype=np.int64)
     left = np.arange(len(keys))  # samples without a box so far; usually few after the first try
-    for attempt in range(_ATTEMPTS):
-        lane = attempt * _LANES_PER_ATTEMPT
-        key, w_max, h_max = keys, width, height
-        if attempt:
-            key, w_max, h_max = keys[left], width[left], height[left]
+    for tries in _TRIES:
+        key, w_max, h_max = keys.take(left), width.take(left), height.take(left)
+        lane = np.array(tries)[:, None] * _LANES_PER_ATTEMPT
         area = (w_max * h_max) * (low_scale + (high_scale - low_scale) * uniform(key, lane))
         aspect = np.exp(low_log + (high_log - low_log) * uniform(key, lane + 1))
         w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
         h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
         fits = (w > 0) & (w <= w_max) & (h > 0) & (h <= h_max)
-        x = _below(key, lane + 2, np.maximum(w_max - w + 1, 1))
-        y = _below(key, lane + 3, np.maximum(h_max - h + 1, 1))
-        for column, values in enumerate((x, y, w, h)):
-            if attempt:
-                boxes[left[fits], column] = values[fits]
-            else:  # what does not fit is overwritten
-                boxes[:, column] = values
-        left = left[~fits]
+        found = fits.any(axis=0)
+        chosen = np.flatnonzero(found)
+        first = fits.argmax(axis=0).take(chosen)
+        w, h = w[first, chosen], h[first, chosen]
+        key, lane = key.take(chosen), lane[first, 0]
+        x = _below(key, lane + 2, w_max.take(chosen) - w + 1)
+        y = _below(key, lane + 3, h_max.take(chosen) - h + 1)
+        boxes[left.take(chosen)] = np.stack([x, y, w, h], axis=1)
+        left = left[~found]
         if not left.size:
             return boxes
     w_max, h_max = width[left], height[left]
@@ -297,7 +310,9 @@ def _reduce(
     return whole, np.left_shift(1, shift, dtype=np.uint8)
 
 
-def _below(keys: NDArray[np.uint64], lane: int, bound: NDArray[np.int64]) -> NDArray[np.int64]:
+def _below(
+    keys: NDArray[np.uint64], lane: int | NDArray[np.int64], bound: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Uniform integers in [0, bound), int64 [N]."""
     return (uniform(keys, lane) * bound).astype(np.int64)
 

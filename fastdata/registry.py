@@ -35,11 +35,14 @@ class Entry:
         target: ``"module:attribute"`` to import.
         package: the import name of the third-party package that it needs, or None.
         extra: this distribution's extra that installs that package.
+        device: the kind of torch device that an engine needs, or None: where nobody has asked for
+            it and there is another device, its package is not even imported.
     """
 
     target: str
     package: str | None = None
     extra: str | None = None
+    device: str | None = None
 
 
 READERS = {
@@ -59,10 +62,11 @@ DECODERS = {
 }
 DEFAULT_DECODER = "simplejpeg"
 ENGINES = {  # the order in which engine="auto" tries them
-    "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch"),
+    "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch", "cuda"),
     "gather": Entry("fastdata.engines.gather:GatherEngine", "torch", "torch"),
     "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
-    "dali-cpu": Entry("fastdata.engines.dali:DaliEngine", "nvidia.dali", "dali"),
+    "dali": Entry("fastdata.engines.dali.gpu:DaliEngine", "nvidia.dali", "dali", "cuda"),
+    "dali-cpu": Entry("fastdata.engines.dali.cpu:DaliCpuEngine", "nvidia.dali", "dali"),
 }
 
 

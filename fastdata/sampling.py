@@ -239,20 +239,25 @@ class BatchSampler:
         Returns:
             One int64 array per batch; all but an epoch's last are of length ``batch_size``.
         """
-        batches = []
-        for step in range(first, min(first + count, self.steps(position))):
-            start = position + step * self.global_batch
-            rest = self.n - start
-            if rest >= self.global_batch:
-                low, share = start + self.rank * self.batch_size, self.batch_size
-            elif self.shuffle:
-                share = -(-rest // self.world_size)
-                low = start + self.rank * share
-            else:
-                low = start + self.rank * self.batch_size
-                share = min(self.batch_size, self.n - low)
-            batches.append(np.arange(low, low + share, dtype=np.int64) % self.n)
+        last = min(first + count, self.steps(position))
+        full = max(first, min(last, (self.n - position) // self.global_batch))
+        starts = position + np.arange(first, full, dtype=np.int64) * self.global_batch
+        own = np.arange(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+        batches = list(starts[:, None] + own)
+        if full < last:
+            batches.append(self._incomplete(position + full * self.global_batch))
         return batches
+
+    def _incomplete(self, start: int) -> NDArray[np.int64]:
+        """This rank's share of the last global batch, which begins at position ``start``."""
+        rest = self.n - start
+        if self.shuffle:
+            share = -(-rest // self.world_size)
+            low = start + self.rank * share
+        else:
+            low = start + self.rank * self.batch_size
+            share = min(self.batch_size, self.n - low)
+        return np.arange(low, low + share, dtype=np.int64) % self.n
 
     def next_position(self, position: int) -> int:
         """The epoch's position after one more step from ``position``."""

@@ -2,15 +2,18 @@
 
 python -m bench.peers.NAME check
 python -m bench.peers.NAME prepare SOURCE PLACE SET WORKERS
+python -m bench.peers.NAME outputs PLACE SET BATCH WORKERS [EXTRA ...]
 python -m bench.peers.NAME rate PLACE SET BATCH WORKERS SECONDS [EXTRA ...]
 
-``rate`` prints the seconds to the first batch, from the process's beginning with imports included
-and from where the library was imported; CPU seconds for 10,000 images, of the process and all its
-children; and as its last word images per second.
+``outputs`` prints what the batches of an epoch hold, as JSON (bench.peers.outputs). ``rate`` prints
+the seconds to the first batch, from the process's beginning with imports included and from where
+the library was imported; CPU seconds for 10,000 images, of the process and all its children; and
+as its last word images per second.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["JPEG_SETS", "RAW_SETS", "Task", "classes_of", "cpu_seconds", "main"]
+__all__ = ["JPEG_SETS", "RAW_SETS", "Task", "classes_of", "cpu_seconds", "main", "measured_rate"]
 
 JPEG_SETS = ("orig", "s256", "t32")
 RAW_SETS = ("raw256", "raw32")
@@ -58,7 +61,8 @@ def main(
 
     Args:
         check: imports the library and returns its version.
-        batches: task -> a function that begins an epoch; its batches' first items are images.
+        batches: task -> a function that begins an epoch; its batches' first items are images,
+            their second, but for those of bounds, labels.
         prepare: (source, place, set, workers): makes the library's own format, and returns a
             remark for the table.
     """
@@ -68,18 +72,24 @@ def main(
     elif command == "prepare" and prepare is not None:
         source, place, name, workers = words
         print(prepare(Path(source), Path(place), name, int(workers)) or "")
+    elif command == "outputs":
+        from bench.peers.outputs import describe
+
+        place, name, batch, workers, *extra = words
+        task = Task(Path(place), name, int(batch), int(workers), extra)
+        print(json.dumps(describe(batches(task)())))
     elif command == "rate":
         place, name, batch, workers, seconds, *extra = words
         task = Task(Path(place), name, int(batch), int(workers), extra)
         check()
         imported = time.perf_counter()
-        first, cpu, rate = _rate(batches(task), float(seconds))
+        first, cpu, rate = measured_rate(batches(task), float(seconds))
         print(f"{first - _BEGAN:.3f} {first - imported:.3f} {cpu:.3f} {rate:.2f}")
     else:
         raise SystemExit(__doc__)
 
 
-def _rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, float, float]:
+def measured_rate(epoch: Callable[[], Iterable[Any]], seconds: float) -> tuple[float, float, float]:
     """When the first batch came; CPU seconds for 10,000 images; images per second over whole
     batches, epoch after epoch."""
     count, images, first, started, cpu = 0, 0, 0.0, 0.0, 0.0

@@ -27,6 +27,10 @@ SETS = {
     "raw256": f"raw mode; {_CROP}",
     "raw32": "raw mode; flip; batches are overwritten later",
 }
+AHEAD = {
+    "t32": "its compiled loop runs in threads and overwrites the batches that it has handed out; "
+    "ours stay as they are, and go from process to process",
+}
 _QUALITIES = range(85, 100)
 _TRIED = 64  # images by which the quality is chosen
 

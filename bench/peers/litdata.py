@@ -7,19 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bench.peers import steps
 from bench.peers.common import Task, classes_of, main
 
 TITLES = {"LitData": []}
 INSTALL = "pip install litdata torchvision"
-_CROP = "torchvision's RandomResizedCrop(224), antialias on (its default), flip"
-SETS = {"orig": _CROP, "s256": _CROP, "t32": "flip"}
+SETS = {"orig": steps.CROP, "s256": steps.CROP, "t32": "flip"}
 
 
 def _check() -> str:
     import litdata
-    import torchvision
 
-    return f"{litdata.__version__}, torchvision {torchvision.__version__}"
+    return f"{litdata.__version__}, torchvision {steps.version()}"
 
 
 def _item(record: tuple[str, int]) -> dict[str, Any]:
@@ -45,15 +44,13 @@ def _prepare(source: Path, place: Path, name: str, workers: int) -> None:
 def _batches(task: Task):
     import torch
     from litdata import StreamingDataLoader, StreamingDataset
-    from torchvision.transforms import v2
 
-    steps = [] if task.size == 32 else [v2.RandomResizedCrop(task.size)]
-    transform = v2.Compose([*steps, v2.RandomHorizontalFlip()])
+    change = steps.transform(task.size)
 
     class Images(StreamingDataset):
         def __getitem__(self, index: Any) -> tuple[torch.Tensor, int]:
             item = super().__getitem__(index)
-            return transform(item["image"]), item["label"]
+            return change(item["image"]), item["label"]
 
     loader = StreamingDataLoader(
         Images(str(task.place), shuffle=True, drop_last=True),

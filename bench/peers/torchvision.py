@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from bench.peers import steps
 from bench.peers.common import Task, main
 
 TITLES = {"ImageFolder, PIL": ["pil"], "ImageFolder, torchvision.io": ["io"]}
 INSTALL = "pip install torchvision"
-_CROP = "RandomResizedCrop(224) of a tensor, antialias on (its default), flip"
-SETS = {"orig": _CROP, "s256": _CROP, "t32": "flip"}
-
-
-def _check() -> str:
-    import torchvision
-
-    return torchvision.__version__
+SETS = {"orig": steps.CROP, "s256": steps.CROP, "t32": "flip"}
 
 
 def _batches(task: Task):
@@ -21,12 +15,10 @@ def _batches(task: Task):
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    steps = [] if task.size == 32 else [v2.RandomResizedCrop(task.size)]
-    steps.append(v2.RandomHorizontalFlip())
     if task.extra == ["io"]:
-        images = ImageFolder(str(task.place), v2.Compose(steps), loader=_read)
+        images = ImageFolder(str(task.place), steps.transform(task.size), loader=_read)
     else:
-        images = ImageFolder(str(task.place), v2.Compose([v2.ToImage(), *steps]))
+        images = ImageFolder(str(task.place), steps.transform(task.size, v2.ToImage()))
     loader = DataLoader(
         images,
         batch_size=task.batch,
@@ -45,4 +37,4 @@ def _read(path: str):
 
 
 if __name__ == "__main__":
-    main(_check, _batches)
+    main(steps.version, _batches)

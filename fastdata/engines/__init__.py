@@ -107,6 +107,9 @@ class Engine(ABC):
 
     options: ClassVar[tuple[str, ...]] = ()
     """Names of ``engine_options`` that it knows."""
+    plans_in_thread: ClassVar[bool] = True
+    """Whether batches are planned in a thread beside it. Where all that it does for a batch is a
+    few calls, sharing the interpreter costs more than planning between them."""
     num_workers: int = 0
     """How many processes or threads it has taken; 0: none beside the training's."""
     prefetch_factor: int = 1
@@ -119,6 +122,7 @@ class Engine(ABC):
             Unavailable: the machine does not allow it.
         """
         self.settings = settings
+        self.pipeline: Any = None  # of a library that does the work, where that is one thing
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:

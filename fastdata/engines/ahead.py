@@ -105,13 +105,15 @@ class PinnedBuffer:
         if self._copied is not None:
             self._copied.synchronize()
         if len(self._memory) < size:
-            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            pinned = torch.cuda.is_available()
+            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         self.size = size
 
     def upload(self, out: torch.Tensor) -> None:
         """Copy to a device tensor, uint8 [size], on the current stream."""
         out.copy_(self._memory[: self.size], non_blocking=True)
-        self._copied = torch.cuda.current_stream(out.device).record_event()
+        if out.is_cuda:
+            self._copied = torch.cuda.current_stream(out.device).record_event()
 
 
 class PinnedRing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastdata.engines import Engine, Settings, Unavailable
-from fastdata.errors import UsageError
+from fastdata.errors import MissingExtraError, UsageError
 from fastdata.registry import ENGINES, load
 
 __all__ = ["Choice", "choose"]
@@ -47,7 +47,17 @@ def choose(name: str, settings: Settings) -> Choice:
             raise UsageError(f"engine={name!r}: {refusal}")
         names = names[names.index(name) :]
     for candidate in names:
-        kind = load(ENGINES, candidate, "engine")
+        needs = ENGINES[candidate].device
+        if candidate != name and needs not in (None, settings.device.type):
+            passed_over[candidate] = f"it needs a {needs.upper()} device"
+            continue
+        try:
+            kind = load(ENGINES, candidate, "engine")
+        except MissingExtraError as error:
+            if candidate == name:
+                raise
+            passed_over[candidate] = str(error)
+            continue
         unknown = sorted(settings.options.keys() - set(kind.options))
         if unknown and (candidate == name or (name == "auto" and candidate == _LAST_RESORT)):
             raise UsageError(

@@ -58,6 +58,7 @@ class DirectEngine(Engine):
     """
 
     options = ("tier", "hbm_share", "host_read")
+    plans_in_thread = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

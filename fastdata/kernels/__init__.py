@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.adjust import Adjustments
-from fastdata.plan import BatchPlan
+from fastdata.plan import BatchPlan, join_plans
 
 __all__ = ["ADJUST_COLUMNS", "COLUMNS", "adjust_table", "crop_table", "pack_rows", "staging_stride"]
 
@@ -35,28 +35,21 @@ def crop_table(plans: Sequence[BatchPlan], image_bytes: int) -> NDArray[np.int64
     Returns:
         int64 [N, COLUMNS].
     """
-    table = np.empty((sum(map(len, plans)), COLUMNS), np.int64)
-    place, stride = 0, staging_stride(image_bytes)
-    for plan in plans:
-        assert plan.boxes is not None
-        assert plan.flips is not None
-        assert plan.reductions is not None
-        rows = table[place : place + len(plan)]
-        rows[:, 1:5] = plan.boxes  # whole numbers, but for recipes with antialias
-        rows[:, 5] = plan.reductions
-        rows[:, 6] = plan.indices
-        rows[:, 7] = plan.flips
-        place += len(plan)
-    table[:, 5] *= 2
-    table[:, 5] += table[:, 7]
-    np.multiply(table[:, 6], image_bytes, out=table[:, 0])
+    plan = join_plans(plans)
+    assert plan.boxes is not None
+    assert plan.flips is not None
+    assert plan.reductions is not None
+    slots = np.concatenate([np.arange(len(one)) for one in plans])
+    columns = np.empty((COLUMNS, len(plan)), np.int64)  # a column's writes are one run
+    np.multiply(plan.indices, image_bytes, out=columns[0])
+    columns[1:5] = plan.boxes.T  # whole numbers, but for recipes with antialias
+    np.multiply(plan.reductions, 2, out=columns[5])
+    columns[5] += plan.flips
+    columns[6] = plan.indices
     # In staging an image begins at the same remainder of 4, so that it is copied by whole words.
-    np.bitwise_and(table[:, 0], 3, out=table[:, 7])
-    place = 0
-    for plan in plans:
-        table[place : place + len(plan), 7] += np.arange(len(plan)) * stride
-        place += len(plan)
-    return table
+    np.bitwise_and(columns[0], 3, out=columns[7])
+    columns[7] += slots * staging_stride(image_bytes)
+    return np.ascontiguousarray(columns.T)
 
 
 def pack_rows(

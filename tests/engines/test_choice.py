@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fastdata import UsageError, convert, make_loader
+from fastdata import MissingExtraError, UsageError, convert, make_loader
 from fastdata.engines import Unavailable
 from fastdata.engines.gather import GatherEngine
+from fastdata.registry import ENGINES, Entry
 
 
 @pytest.fixture
@@ -70,3 +71,23 @@ def test_an_engine_that_cannot_work_here_gives_way_and_says_why(
     with make_loader(datasets["memmap"], 2, engine=asked, num_workers=0) as loader:
         assert loader.engine == "workers"
         assert "engine gather was passed over: the threads are on strike." in loader.explain()
+
+
+def test_auto_passes_over_what_is_not_installed_or_needs_another_device(
+    datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = {
+        # If this were imported, the loader could not be made.
+        "elsewhere": Entry("no_such_module:Engine", "json", "torch", "cuda"),
+        "missing": Entry("no_such_module:Engine", "no_such_package", "dali"),
+        **ENGINES,
+    }
+    monkeypatch.setattr("fastdata.engines.choice.ENGINES", engines)
+    with make_loader(datasets["webdataset"], 2, num_workers=0, recipe="cifar-train") as loader:
+        assert loader.engine == "workers"
+        text = loader.explain()
+    assert "engine elsewhere was passed over: it needs a CUDA device." in text
+    assert "engine missing was passed over: " in text
+    assert 'pip install "fastdata-vision[dali]"' in text
+    with pytest.raises(MissingExtraError, match="no_such_package"):
+        make_loader(datasets["webdataset"], 2, engine="missing")

@@ -1,19 +1,32 @@
-"""The engine dali-cpu, beside what conformance asks of every engine: faults, ends and resets."""
+"""The engines dali and dali-cpu, beside what conformance asks of every engine: faults, ends and
+resets."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fastdata import ImageError, Recipe, UsageError, convert, make_loader, open_dataset
+from fastdata.engines import Settings, Unavailable
+from fastdata.engines.dali.cpu import DaliCpuEngine
+from fastdata.engines.dali.gpu import DaliEngine
+from fastdata.engines.dali.options import decoder_options, wheel_refusal
 from fastdata.errors import WorkerError
+from fastdata.plan import BatchPlan, plan_batches
+from fastdata.recipe import draw_key
+from tests.engines.settings import settings
 
 RECIPE = Recipe(size=24, crop="random_resized", hflip=0.5, dtype="uint8")
 COUNT = 70
@@ -137,6 +150,7 @@ def test_an_epoch_can_be_left_at_any_batch(
             loader.set_epoch(epoch)
             expected.append(list(loader))
         assert [len(batch[0]) for batch in expected[0]] == [4, 4, 4, 4, 4, 3]
+        assert loader.pipeline.max_batch_size == 4  # DALI's own
         for epoch in range(8):
             loader.set_epoch(epoch)
             for number, found in enumerate(loader):
@@ -166,7 +180,6 @@ def test_what_it_cannot_do_is_refused_by_name(
     convert(source, tmp_path / "out", workers=1)
     convert(source, tmp_path / "pixels", to="memmap", size=32, workers=1)
     for path, recipe, message in [
-        (source, RECIPE, "plain folder"),
         (tmp_path / "pixels", RECIPE, "pixels"),
         (tmp_path / "out", Recipe(), "without a size"),
         (tmp_path / "out", Recipe(size=8, crop="random_pad"), "padding"),
@@ -174,7 +187,181 @@ def test_what_it_cannot_do_is_refused_by_name(
     ]:
         with pytest.raises(UsageError, match=rf"engine='dali-cpu'.*{message}"):
             make_loader(path, 4, recipe=recipe, engine="dali-cpu")
+    with pytest.raises(UsageError, match=r"engine='dali'.*CUDA device; dali-cpu does not"):
+        make_loader(source, 4, recipe=RECIPE, engine="dali", device="cpu")
     with pytest.raises(UsageError, match="transform"):
         make_loader(tmp_path / "out", 4, transform=np.array, engine="dali-cpu")
     with open_dataset(tmp_path / "out") as dataset:
         assert make_loader(dataset, 4, recipe=RECIPE).engine == "workers"  # by default
+
+
+ON_A_GPU = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+DEVICES = [
+    pytest.param("dali-cpu", "cpu"),
+    pytest.param("dali", "cuda", marks=ON_A_GPU),
+]
+
+
+@pytest.mark.parametrize(("engine", "device"), DEVICES)
+def test_one_truncated_file_of_500_in_a_plain_folder_ends_no_epoch(
+    engine: str, device: str, make_folder: Callable[..., Path]
+) -> None:
+    path = make_folder({"a": 200, "b": 300}, [(46, 36), (36, 46)])  # no crop of which is reduced
+    bad = path / "b" / "b_017.jpg"
+    bad.write_bytes(bad.read_bytes()[:900])
+    options: dict[str, Any] = {"recipe": RECIPE, "engine": engine, "device": device}
+    options |= {"with_index": True, "num_workers": 2}
+    wanted = {"engine": "workers", "device": "cpu", "num_workers": 0}
+    for shuffle, samples in ((False, 499), (True, 496)):
+        both: dict[str, Any] = {"on_error": "skip", "shuffle": shuffle}
+        with (
+            make_loader(path, 16, **options, **both) as loader,
+            make_loader(path, 16, **{**options, **wanted}, **both) as reference,
+        ):
+            seen = []
+            for found, expected in zip(loader, reference, strict=True):
+                images, labels, indices = found
+                assert torch.equal(indices, expected[2])
+                assert torch.equal(labels.cpu(), expected[1])
+                assert (images.cpu().int() - expected[0].int()).abs().max() <= 2
+                assert torch.equal(labels.cpu(), (indices >= 200).long())
+                seen += indices.tolist()
+            assert [skip.name for skip in loader.skipped] in ([str(bad)], ["b/b_017.jpg"])
+        assert len(seen) == samples
+        assert 217 not in seen
+    assert seen
+    with (
+        make_loader(path, 16, **options, shuffle=False) as loader,
+        pytest.raises(ImageError, match=r"b_017\.jpg"),
+    ):
+        list(loader)
+
+
+class OnCpu(DaliEngine):
+    """The graph of the GPU, decoded on the CPU, and the kernel's twin."""
+
+    _backend = "cpu"
+
+    @classmethod
+    def refusal(cls, settings: Settings) -> str | None:
+        return None
+
+
+def batches_of(engine: Any, plans: list[BatchPlan]) -> list[Any]:
+    return list(engine.batches(iter(plans)))
+
+
+@pytest.mark.parametrize("kind", ["folder", "webdataset", "unusual"])
+def test_the_gpus_graph_makes_the_batches_of_the_cpus(
+    kind: str, make_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Triton's interpreter would take minutes.
+    monkeypatch.setattr("fastdata.engines.pixels.importlib.util.find_spec", lambda _: None)
+    # Smaller than the output, larger, and so large that crops are reduced.
+    path = make_folder({"a": 7, "b": 6}, [(20, 16), (30, 28), (60, 47), (200, 150), (400, 310)])
+    if kind == "webdataset":
+        convert(path, tmp_path / "out", workers=1)
+        path = tmp_path / "out"
+    elif kind == "unusual":
+        for name in ("a/a_001.jpg", "a/a_002.jpg", "b/b_004.jpg"):
+            Image.open(path / name).save(path / name, "PNG")
+    recipe = replace(RECIPE, brightness=0.4, contrast=0.4, erase=0.5)
+    with open_dataset(path) as dataset:
+        options = settings(dataset, recipe, batch_size=5)
+        sizes = dataset.sizes if dataset.plain else None
+        # In the last batch of the unusual all are PNGs.
+        groups = [[0, 5, 6, 7, 3], [1, 2, 8, 12, 4], [9, 10, 11], [1, 11, 2]]
+        arrays = [np.array(group) for group in groups]
+        plans = plan_batches(recipe, draw_key(0, 0), arrays, sizes)
+        gpus, cpus = OnCpu(options), DaliCpuEngine(options)
+        for _ in range(2):
+            found, expected = batches_of(gpus, plans), batches_of(cpus, plans)
+            assert len(found) == len(expected) == 4
+            for one, other, plan in zip(found, expected, plans, strict=True):
+                assert one.images.shape == other.images.shape == (len(plan), 3, 24, 24)
+                assert one.images.is_contiguous(memory_format=torch.channels_last)
+                # Rounding may go to the other side, and contrast widens that.
+                assert (one.images.int() - other.images.int()).abs().max() <= 3
+                assert torch.equal(one.labels, other.labels)
+                assert torch.equal(one.indices, torch.from_numpy(plan.indices))
+        gpus.close()
+        cpus.close()
+
+
+def test_the_decoder_is_told_of_the_datasets_sizes(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = make_folder({"a": 4}, [(2000, 1500), (1000, 700)])
+    convert(source, tmp_path / "out", workers=1)
+    with open_dataset(tmp_path / "out") as dataset:
+        options = decoder_options(settings(dataset, options={"hw_decoder_load": 0.3}))
+        assert options["hw_decoder_load"] == 0.3
+        # 3 MP x 5.5 and 3.7 bytes; the percentile lies a little below the largest.
+        assert 0.99 < options["device_memory_padding"] / (3e6 * 5.5) <= 1
+        assert 0.99 < options["host_memory_padding"] / (3e6 * 3.7) <= 1
+        assert options["preallocate_width_hint"] == 2000
+        assert options["preallocate_height_hint"] == 1500
+    with open_dataset(source) as dataset:  # sizes are not known: DALI's own defaults
+        assert "device_memory_padding" not in decoder_options(settings(dataset))
+
+
+@pytest.mark.parametrize(
+    ("driver", "message"),
+    [(11080, r"CUDA 12.*driver knows CUDA 11.*pip install nvidia-dali-cuda110"), (12040, None)],
+)
+def test_a_driver_that_is_older_than_the_wheel_is_named(
+    driver: int, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(pointer: Any) -> int:
+        pointer._obj.value = driver
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(cuDriverGetVersion=version))
+    monkeypatch.setattr("nvidia.dali.__cuda_version__", 12090)
+    if message is None:
+        wheel_refusal()
+    else:
+        with pytest.raises(Unavailable, match=message):
+            wheel_refusal()
+
+
+def test_engines_live_beside_each_other(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    # Two pipelines, and workers that are forked while DALI's threads run.
+    convert(make_folder({"a": 30, "b": 10}), tmp_path / "out", workers=1)
+    options = {"recipe": RECIPE, "batch_size": 4, "engine": "dali-cpu", "with_index": True}
+    forked = {**options, "engine": "workers", "num_workers": 1}
+    forked["engine_options"] = {"start_method": "fork"}
+    with (
+        make_loader(tmp_path / "out", **options) as training,
+        make_loader(tmp_path / "out", **options, shuffle=False) as evaluation,
+        make_loader(tmp_path / "out", **forked) as workers,
+    ):
+        for epoch in range(2):
+            for one, two, three in zip(training, evaluation, workers, strict=True):
+                assert torch.equal(one[2], three[2])
+                assert torch.equal(one[1], three[1])
+                assert not torch.equal(one[2], two[2])
+            assert epoch == training.state_dict()["epoch"] - 1
+
+
+def test_twenty_epochs_of_differing_images_keep_nothing(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = make_folder({"a": 30}, [(40, 30), (900, 700), (300, 200), (64, 640)])
+    convert(source, tmp_path / "out", workers=1)
+
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("RssAnon:")[1].split()[0]) >> 10
+
+    with make_loader(tmp_path / "out", 4, recipe=RECIPE, engine="dali-cpu") as loader:
+        for _ in range(5):
+            list(loader)
+        first, threads = resident(), len(os.listdir("/proc/self/task"))
+        for _ in range(20):
+            list(loader)
+        assert resident() - first < 30  # MB; the images have 45 an epoch when they are decoded
+        assert len(os.listdir("/proc/self/task")) == threads

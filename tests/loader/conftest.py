@@ -153,15 +153,20 @@ def order() -> Callable[..., list[int]]:
 
 @pytest.fixture(scope="session")
 def children() -> Callable[[], set[int]]:
-    """Living child processes of this one, whoever made them."""
+    """Living child processes of this one, whoever made them.
+
+    The first thread of a killed process may have ended before the others: only with the last of
+    them are its files closed, by which others hear of its end.
+    """
 
     def find() -> set[int]:
         found = set()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError):
-                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                    if int(parent) == os.getpid() and state != "Z":
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+                    if parent == os.getpid() and (state != "Z" or threads > 1):
                         found.add(int(entry.name))
         return found
 

@@ -1,0 +1,263 @@
+"""One rung of bench.ladder, in a process of its own; prints a line of JSON.
+
+python -m bench.ladder_rung JSON
+
+Stretches of training on a batch that stays on the device (the ceiling) and on the loader's take
+turns. What a loader has made ready meanwhile is used up first and not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.nvml import Busy
+from bench.peers.common import cpu_seconds
+
+__all__ = ["Rung"]
+
+_LEAD = 5  # steps before every stretch, where there is time for them
+_LEAST = 2  # steps, however slow
+_PREFETCH = {"torch:default": 0, "torch:pinned": 4}  # batches a worker makes ready; others: 2
+_CLASSES = 1000
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What to measure.
+
+    Attributes:
+        loader: "torch:" and "default", "workers" or "pinned" (torchvision and DataLoader);
+            "tuned"; or an engine of fastdata's, with ":" and a tier for ``direct``.
+        place: what it reads.
+        flags: of "amp", "channels_last", "benchmark", "tf32".
+        models: names of torchvision's, or "small".
+        device, batch, workers: as in training.
+        steps, seconds: a stretch ends at the first of them.
+        rounds: pairs of stretches.
+        budget: seconds that tuning may take.
+    """
+
+    loader: str
+    place: str
+    flags: list[str]
+    models: list[str]
+    device: str
+    batch: int
+    workers: int
+    steps: int
+    seconds: float
+    rounds: int
+    budget: float
+
+
+def main() -> None:
+    rung = Rung(**json.loads(sys.argv[1]))
+    cuda = rung.device == "cuda"
+    torch.backends.cudnn.benchmark = "benchmark" in rung.flags
+    torch.backends.cudnn.allow_tf32 = "tf32" in rung.flags
+    torch.backends.cuda.matmul.allow_tf32 = "tf32" in rung.flags
+    torch.manual_seed(0)
+    if not cuda:  # the other cores are for the loader; threads that wait for each other spoil both
+        torch.set_num_threads(1)
+    uuid = str(torch.cuda.get_device_properties(0).uuid) if cuda else None
+    steps = {name: _step(name, rung) for name in rung.models}
+    started = time.perf_counter()
+    loader, remark = _loader(rung, next(iter(steps.values())))
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
+    first = _on_device(next(batches), rung)
+    _wait(cuda)
+    made: dict[str, Any] = {"first_batch_seconds": time.perf_counter() - started}
+    made |= {"remark": remark, "rung": asdict(rung), "models": {}}
+    for name, step in steps.items():
+        made["models"][name] = _pairs(rung, step, batches, first, uuid)
+    print(json.dumps(made))
+
+
+def _pairs(
+    rung: Rung,
+    step: Callable[[Any], None],
+    batches: Iterator[Any],
+    first: Any,
+    uuid: str | None,
+) -> dict[str, Any]:
+    ready = rung.workers * _PREFETCH.get(rung.loader, 2)
+    found: dict[str, list[Any]] = {"cached": [], "fed": []}
+    for turn in range(rung.rounds):
+        stretches = {
+            "cached": lambda: _stretch(rung, step, itertools.repeat(first), _LEAD, None),
+            "fed": lambda: _stretch(rung, step, batches, _LEAD + ready, uuid),
+        }
+        for key in stretches if turn % 2 == 0 else reversed(stretches):
+            found[key].append(stretches[key]())
+    return found
+
+
+def _stretch(
+    rung: Rung, step: Callable[[Any], None], batches: Iterator[Any], lead: int, uuid: str | None
+) -> dict[str, Any]:
+    """Train for a while: images/s, share of time without data, cores, and how busy the GPU was."""
+    cuda = rung.device == "cuda"
+    begun = time.perf_counter()
+    for count in range(lead):
+        step(_on_device(next(batches), rung))
+        if count + 1 >= _LEAST and time.perf_counter() - begun > rung.seconds:
+            break
+    _wait(cuda)
+    gaps = _Gaps(cuda)
+    cpu, started, count = cpu_seconds(), time.perf_counter(), 0
+    with Busy(uuid) as busy:
+        while count < rung.steps:
+            gaps.end_step()
+            batch = _on_device(next(batches), rung)
+            gaps.begin_step()
+            step(batch)
+            count += 1
+            if count >= _LEAST and time.perf_counter() - started > rung.seconds:
+                break
+        _wait(cuda)
+        seconds = time.perf_counter() - started
+    return {
+        "rate": count * rung.batch / seconds,
+        "steps": count,
+        "seconds": seconds,
+        "data_wait": min(1.0, gaps.seconds() / seconds),
+        "cpu_cores": (cpu_seconds() - cpu) / seconds,
+        "utilisation": busy.utilisation,
+        "sm_activity": busy.sm_activity,
+    }
+
+
+class _Gaps:
+    """Time between a step's end and the next one's beginning: on the GPU's own clock, as a host
+    that runs ahead of it waits without harm; on a CPU by the wall."""
+
+    def __init__(self, cuda: bool) -> None:
+        self._cuda = cuda
+        self._marks: list[Any] = []
+
+    def end_step(self) -> None:
+        self._mark()
+
+    def begin_step(self) -> None:
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def seconds(self) -> float:
+        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
+        if self._cuda:
+            return sum(end.elapsed_time(begin) for end, begin in pairs) / 1000
+        return sum(begin - end for end, begin in pairs)
+
+
+def _step(name: str, rung: Rung) -> Callable[[Any], None]:
+    """A model's training step on a batch that is on the device."""
+    if name == "small":
+        from fastdata.demo.train import SmallCNN
+
+        model: nn.Module = nn.Sequential(nn.AvgPool2d(4), SmallCNN(_CLASSES))
+    else:
+        import torchvision
+
+        model = getattr(torchvision.models, name)()
+    model = model.to(rung.device).train()
+    if "channels_last" in rung.flags:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    lossy = nn.CrossEntropyLoss()
+
+    def step(batch: Any) -> None:
+        images, labels = batch
+        optimizer.zero_grad(set_to_none=True)
+        amp = torch.autocast(rung.device, dtype=torch.bfloat16)
+        with amp if "amp" in rung.flags else contextlib.nullcontext():
+            loss = lossy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _on_device(batch: Any, rung: Rung) -> tuple[torch.Tensor, torch.Tensor]:
+    last = torch.channels_last if "channels_last" in rung.flags else torch.contiguous_format
+    images, labels = (one.to(rung.device, non_blocking=True) for one in batch)
+    return images.contiguous(memory_format=last), labels
+
+
+def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
+    """The loader, and a remark on it."""
+    if rung.loader.startswith("torch:"):
+        return _torch_loader(rung), ""
+    import fastdata
+
+    engine, _, tier = rung.loader.partition(":")
+    options: dict[str, Any] = {"recipe": "imagenet-train", "device": rung.device}
+    options["dtype"] = "float16" if rung.device == "cuda" and "amp" in rung.flags else "float32"
+    if engine == "tuned":
+        if not hasattr(fastdata, "tune"):
+            raise SystemExit("unable: this version of fastdata has no tune()")
+        profile = fastdata.tune(
+            rung.place, rung.batch, step=step, budget=rung.budget, save=False, **options
+        )
+        loader = fastdata.make_loader(rung.place, rung.batch, profile=profile, **options)
+        return loader, loader.engine
+    try:
+        loader = fastdata.make_loader(
+            rung.place,
+            rung.batch,
+            engine=engine,
+            num_workers=rung.workers,
+            engine_options={"tier": tier} if tier else None,
+            **options,
+        )
+    except fastdata.FastdataError as error:
+        raise SystemExit(f"unable: {error}") from None
+    if loader.engine != engine:
+        raise SystemExit(f"unable: {engine} gave way to {loader.engine}")
+    return loader, ""
+
+
+def _torch_loader(rung: Rung) -> Any:
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    steps = [
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(_MEAN, _STD),
+    ]
+    options: dict[str, Any] = {}
+    if rung.loader != "torch:default":
+        options = {"num_workers": rung.workers, "persistent_workers": True}
+    if rung.loader == "torch:pinned":
+        options |= {"pin_memory": True, "prefetch_factor": _PREFETCH[rung.loader]}
+    images = ImageFolder(rung.place, transforms.Compose(steps))
+    return DataLoader(images, rung.batch, shuffle=True, drop_last=True, **options)
+
+
+def _wait(cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Write README's figures anew, from the committed results.
+
+    python -m bench.readme
+
+The figures stand between two markers in README.md; everything between them comes from
+bench/results/*.json*, of each table the newest. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.measure import ratio
+from bench.report import Table
+
+__all__ = ["README", "RESULTS", "load", "render", "written"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+README, RESULTS = _ROOT / "README.md", Path(__file__).resolve().parent / "results"
+_BEGIN, _END = "<!-- figures: python -m bench.readme -->", "<!-- end of the figures -->"
+_SETS = {
+    "orig": "originals",
+    "s256": "short side 256",
+    "t32": "32x32 JPEGs",
+    "raw256": "256x256 pixels",
+    "raw32": "32x32 pixels",
+}
+
+
+class Result(NamedTuple):
+    """A table, and where and when it was measured."""
+
+    environment: dict[str, Any]
+    table: dict[str, Any]
+
+    @property
+    def machine(self) -> str:
+        """In words."""
+        gpu = self.environment.get("gpu", "none")
+        first = f"{gpu}, " if gpu != "none" else ""
+        versions = self.environment["versions"]
+        named = (f"{name} {versions[name]}" for name in ("torch", "torchvision") if versions[name])
+        return (
+            f"{first}{self.environment['cpus']} cores ({self.environment['cpu']}), "
+            f"Python {self.environment['python']}, {', '.join(named)}, "
+            f"{self.environment['date'][:10]}"
+        )
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    before, _, after = _split(text)
+    README.write_text(f"{before}{_BEGIN}\n{render(load(RESULTS))}{_END}{after}", encoding="utf-8")
+
+
+def written() -> str:
+    """What stands between the markers."""
+    return _split(README.read_text(encoding="utf-8"))[1]
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    before, begun, rest = text.partition(f"{_BEGIN}\n")
+    inside, ended, after = rest.partition(_END)
+    if not begun or not ended:
+        raise SystemExit(f"{README}: expected the lines {_BEGIN!r} and {_END!r} in it, in order")
+    return before, inside, after
+
+
+def load(folder: Path) -> list[Result]:
+    """All tables, the oldest first."""
+    found = []
+    for file in sorted(folder.glob("*.json*")):
+        for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
+            run = json.loads(line)
+            found += [Result(run["environment"], table) for table in run["tables"]]
+    return sorted(found, key=lambda result: result.environment["date"])
+
+
+def render(results: list[Result]) -> str:
+    """Markdown of all that is known."""
+    sections = (section(results) for section in (_engines, _loading, _conversion, _ladder, _single))
+    return "".join(f"{text}\n" for text in sections if text)
+
+
+def _newest(
+    results: Iterable[Result], key: Callable[[dict[str, Any]], str | None]
+) -> dict[str, Result]:
+    """Key -> the newest table that has it."""
+    return {name: one for one in results if (name := key(one.table)) is not None}
+
+
+def _engines(results: list[Result]) -> str:
+    """Fastdata's fastest engine to every peer, on each set."""
+
+    tables = _compared(results)
+    sets = [one for one in _SETS if one in tables]
+    if not sets:
+        return ""
+    peers: dict[str, dict[str, str]] = {}
+    for one in sets:
+        rows = tables[one].table["rows"]
+        ours = [title for title in rows if _ours(title) and "antialias" not in title]
+        best = max(ours, key=lambda title: statistics.median(rows[title]["samples"]))
+        for title, row in rows.items():
+            if not _ours(title) and not title.startswith("bound"):
+                to_it = ratio(rows[best]["samples"], row["samples"])
+                peers.setdefault(title, {})[one] = _times(to_it)
+    header = ["fastdata to", *(_SETS[one] for one in sets)]
+    table = [[title, *(found.get(one, "") for one in sets)] for title, found in peers.items()]
+    newest = max((tables[one] for one in sets), key=lambda result: result.environment["date"])
+    return _paragraphs(
+        "`bench.engines`: images/s of fastdata's fastest engine to each peer as its documentation "
+        "sets it up (random resized crop of 224, at 32x32 a flip; what else differs stands in its "
+        f"output), {newest.machine}:",
+        _markdown(header, table),
+    )
+
+
+def _compared(results: list[Result]) -> dict[str, Result]:
+    """Set -> the newest table of bench.engines."""
+
+    def name(table: dict[str, Any]) -> str | None:
+        rows = table["rows"].values()
+        compared = any("reference_to_it" in row for row in rows if isinstance(row, dict))
+        return table["title"].partition(":")[0] if compared else None
+
+    return _newest(results, name)
+
+
+def _ours(title: str) -> bool:
+    return title.startswith("fastdata")
+
+
+def _loading(results: list[Result]) -> str:
+    """Formats to torchvision's ImageFolder + DataLoader."""
+    base = "ImageFolder + DataLoader"
+    tables = _newest(
+        results,
+        lambda table: table["title"].partition(":")[0] if table.get("baseline") == base else None,
+    )
+    if not tables:
+        return ""
+    names = {"s256": "photographs at short side 256", "32x32": "32x32 JPEGs", "orig": "originals"}
+    kept = [name for name in names if name in tables]
+    rows: dict[str, list[str]] = {}
+    for at, name in enumerate(kept):
+        for title, row in tables[name].table["rows"].items():
+            if title != base:
+                rows.setdefault(title, [""] * len(kept))[at] = _times(row["ratio"])
+    header = [f"images/s to {base}", *(names[name] for name in kept)]
+    table = [[title, *cells] for title, cells in rows.items()]
+    return _paragraphs(
+        f"`bench.loading`, uint8 batches, {tables[kept[-1]].machine}:", _markdown(header, table)
+    )
+
+
+def _conversion(results: list[Result]) -> str:
+    works = {
+        "pass-through, --check decode": "pass-through, every image decoded once (the default)",
+        "pass-through, --check structure": "pass-through, `--check structure`",
+        "--resize 256": "`--resize 256`",
+    }
+    tables = _newest(
+        results, lambda table: name if (name := table["title"].partition(":")[0]) in works else None
+    )
+    rows = []
+    for name, words in works.items():
+        if name in tables:
+            table = tables[name].table
+            middle = _times(table["rows"]["fastdata convert"]["ratio"])
+            rows.append([f"{words}, to {table['baseline']}", middle])
+    if not rows:
+        return ""
+    return _paragraphs("`bench.conversion`:", _markdown(["`fastdata convert`", "ratio"], rows))
+
+
+def _ladder(results: list[Result]) -> str:
+    """The newest ladder of each model."""
+    ladders = [one for one in results if one.table["title"].startswith("The ladder")]
+    if not ladders:
+        return ""
+    newest = ladders[-1]
+    measured = newest.table["rows"]
+    parts = [f"`bench.ladder`, {newest.machine}; images/s and share of the ceiling in training:"]
+    models = list(next(iter(measured.values()))["models"])
+    rows = []
+    for name, rung in measured.items():
+        cells = []
+        for model in models:
+            pairs = rung["models"][model]
+            rate = statistics.median(run["rate"] for run in pairs["fed"])
+            cells.append(f"{rate:,.0f} ({pairs['share'][0]:.1%})")
+        rows.append([name, *cells])
+    return _paragraphs(*parts, _markdown(["rung", *models], rows))
+
+
+def _single(results: list[Result]) -> str:
+    """Figures that make a line each."""
+    found = (
+        make(results) for make in (_antialias, _first_batch, _cold, _checks, _memory, _scanning)
+    )
+    return "".join(f"- {line}\n" for lines in found for line in lines)
+
+
+def _antialias(results: list[Result]) -> list[str]:
+    costs = []
+    for one in _compared(results).values():
+        rows = one.table["rows"]
+        if "fastdata workers, antialias" in rows:
+            pair = (rows[f"fastdata workers{end}"]["samples"] for end in ("", ", antialias"))
+            costs.append(ratio(*pair)[0])
+    if not costs:
+        return []
+    return [
+        f"torchvision's filter (`antialias=True`) takes {min(costs):.1f} to {max(costs):.1f} times "
+        "as long as fastdata's default"
+    ]
+
+
+def _first_batch(results: list[Result]) -> list[str]:
+    """Seconds behind the imports, of fastdata and of everybody else."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for one in _compared(results).values():
+        for title, row in one.table["rows"].items():
+            if not title.startswith("bound"):
+                firsts = (imported for _, imported in row["first_batch_seconds"])
+                seconds[_ours(title)].append(statistics.median(firsts))
+    if not seconds[True] or not seconds[False]:
+        return []
+    spans = {mine: f"{min(some):.2g} to {max(some):.2g} s" for mine, some in seconds.items()}
+    return [
+        f"the first batch comes {spans[True]} after the library is imported (the others: "
+        f"{spans[False]})"
+    ]
+
+
+def _cold(results: list[Result]) -> list[str]:
+    def format_of(table: dict[str, Any]) -> str | None:
+        cold = table.get("baseline") == "cold global"
+        return table["title"].partition(",")[0] if cold else None
+
+    tables = _newest(results, format_of)
+    return [
+        f"with a cold page cache, reading ahead on a {name} gives "
+        f"{_times(one.table['rows']['cold global, read ahead']['ratio'])} the rate (`bench.cold`)"
+        for name, one in tables.items()
+    ]
+
+
+def _checks(results: list[Result]) -> list[str]:
+    def title(table: dict[str, Any]) -> str | None:
+        return table["title"] if table["title"].startswith("checks for") else None
+
+    rows = [one.table["rows"]["with checks"] for one in _newest(results, title).values()]
+    if not rows:
+        return []
+    costs = sorted(1 - row["ratio"][0] for row in rows)
+    return [
+        f"the checks for odd files take {costs[0]:.0%} to {costs[-1]:.0%} of a conversion's rate "
+        "(`bench.checks`)"
+    ]
+
+
+def _memory(results: list[Result]) -> list[str]:
+    def kind(table: dict[str, Any]) -> str | None:
+        return "memory" if table["title"].startswith("memory,") else None
+
+    lines = []
+    for one in _newest(results, kind).values():
+        size = one.table["title"].removeprefix("memory, ")
+        rows = one.table["rows"].items()
+        over = [f"{row['ratio']:.2f} of that as {name}" for name, row in rows if row["ratio"] > 1]
+        but = f", but {', '.join(over)}" if over else ""
+        lines.append(
+            f"an image of {size} takes at most twice its pixels and 150 MB of a worker's "
+            f"memory{but} (`bench.memory`)"
+        )
+    return lines
+
+
+def _scanning(results: list[Result]) -> list[str]:
+    tables = _newest(results, lambda table: "one" if table["title"] == "scanning" else None)
+    return [
+        f"{row['files']:,} files are scanned and planned in {row['seconds']:.0f} s and "
+        f"{row['megabytes']:.0f} MB (`bench.scanning`)"
+        for row in (one.table["rows"] for one in tables.values())
+    ]
+
+
+def _times(figures: Iterable[float]) -> str:
+    middle, low, high = figures
+    digits = 0 if middle >= 20 else 1 if middle >= 1 else 2
+    return f"{middle:.{digits}f}x ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _markdown(header: list[str], rows: list[list[str]]) -> str:
+    return Table("", header, rows).markdown().split("\n", 2)[2].rstrip()
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

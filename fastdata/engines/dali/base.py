@@ -1,0 +1,225 @@
+"""What both engines share: a pipeline that is fed plans, and batches that it refuses."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn
+
+from fastdata.engines import Batch, Engine, Settings
+from fastdata.engines.ahead import Ahead
+from fastdata.engines.dali.feed import Begun, Feed, Iteration
+from fastdata.engines.fetch import Fetcher, HostBatch
+from fastdata.engines.transfer import Finisher
+from fastdata.errors import DataError, WorkerError
+from fastdata.machine import available_cpus
+from fastdata.plan import BatchPlan
+
+__all__ = ["DaliBase", "Done", "built", "corners", "decode_crops", "source_inputs"]
+
+_PREFETCH = 3
+_AHEAD = 1
+_MOST_REFUSALS = 10
+
+
+@dataclass
+class Done:
+    """A begun plan and its images: a batch of the pipeline's, and what was made aside; or all of
+    them as they were made without it."""
+
+    begun: Begun
+    images: Any = None
+    aside: HostBatch | None = None
+    whole: HostBatch | None = None
+
+
+class DaliBase(Engine):
+    """What both engines do with a pipeline."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._cpus = available_cpus()
+        asked = settings.num_workers
+        self.num_workers = self._threads() if asked is None else max(1, asked)
+        self.prefetch_factor = settings.prefetch_factor or _PREFETCH
+        self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
+        self._feed = Feed(settings.dataset, settings.recipe, self._geometry(settings))
+        self._under_way = False  # batches of the iteration that was current last
+        self._refusals = 0  # of batches in which nobody else finds a fault
+        self._fetch = Fetcher(settings, shared=False)
+
+    @classmethod
+    def refusal(cls, settings: Settings) -> str | None:
+        if not settings.dataset.encoded:
+            return f"{settings.dataset.format} holds pixels, which need no decoder"
+        if settings.transform is not None:
+            return "transform= is a Python callable, which needs the workers engine"
+        if settings.recipe.size is None:
+            return "a recipe without a size needs the workers engine"
+        if settings.recipe.crop == "random_pad":
+            return "padding needs the workers engine: DALI decodes no boxes that reach outside"
+        if settings.recipe.antialias:
+            return "antialias=True needs the workers engine, for the filter that torchvision has"
+        return None
+
+    @abstractmethod
+    def _threads(self) -> int:
+        """How many threads DALI gets where nobody says."""
+
+    @staticmethod
+    @abstractmethod
+    def _geometry(settings: Settings) -> Any:
+        """See :class:`fastdata.engines.dali.feed.Feed`; it must not hold the engine."""
+
+    @abstractmethod
+    def _build(self) -> Pipeline:
+        """A new pipeline, fed by ``self._feed``."""
+
+    @abstractmethod
+    def _finish(self, done: Done) -> Batch:
+        """The device's part of a batch."""
+
+    def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
+        return Ahead(self.settings.device, _AHEAD).run(self._received(plans), self._finish)
+
+    def _received(self, plans: Iterator[BatchPlan]) -> Iterator[Done]:
+        self._abandon()
+        current = self._feed.current = Iteration(plans)
+        while current is self._feed.current:
+            if self.pipeline is None:
+                self.pipeline = self._build()
+            self._under_way = True
+            images, failure = None, None
+            try:
+                images = self._run(self.pipeline)
+            except StopIteration:
+                self.pipeline.reset()
+                self._under_way = False
+            except Exception as error:  # DALI's have many types; ours wait in the iteration
+                failure = error
+            except BaseException:
+                self.close()
+                raise
+            while current.begun and not current.begun[0].fed:
+                yield self._without_dali(current.begun.popleft())
+            if images is not None:
+                self._refusals = 0
+                yield self._with_aside(current.begun.popleft(), images)
+            elif failure is not None:
+                begun = current.begun.popleft()
+                # DALI calls a pipeline invalid after any error, so another one does what it had.
+                self.pipeline, self._under_way = None, False
+                current.again()
+                done = self._without_dali(begun)
+                self._refusals += done.whole is not None and not done.whole.skipped
+                if self._refusals > _MOST_REFUSALS:
+                    raise WorkerError(
+                        f"DALI has refused {self._refusals} batches in which no sample is at "
+                        f'fault; take engine="workers". The last time it said: {failure}'
+                    ) from failure
+                yield done
+            elif current.error is not None:
+                raise current.error
+            else:
+                return
+
+    def _run(self, pipeline: Pipeline) -> Any:
+        """The next batch's images, on the current stream where they are on a GPU."""
+        (images,) = pipeline.run()
+        return images
+
+    def _without_dali(self, begun: Begun) -> Done:
+        return Done(begun, whole=self._fetch(begun.plan))
+
+    def _with_aside(self, begun: Begun, images: Any) -> Done:
+        """Add the samples that DALI was not given."""
+        if not len(begun.aside):
+            return Done(begun, images)
+        # Adjusted with all others, later.
+        plan = replace(begun.plan.take(begun.aside), adjustments=None)
+        try:
+            aside = self._fetch(plan)
+        except DataError:
+            if not self.settings.skip_errors:
+                raise
+            return self._without_dali(begun)
+        if aside.skipped:  # what fills its slot is for the whole batch to say
+            return self._without_dali(begun)
+        return Done(begun, images, aside)
+
+    def _abandon(self) -> None:
+        """Take what is left of an iteration out of the pipeline; it has been made by now."""
+        self._feed.current = Iteration(iter(()))
+        while self._under_way and self.pipeline is not None:
+            try:
+                self._run(self.pipeline)
+            except StopIteration:
+                self.pipeline.reset()
+                self._under_way = False
+            except Exception:
+                self.pipeline, self._under_way = None, False
+
+    def _finish_whole(self, host: HostBatch) -> Batch:
+        return Batch(
+            self._finisher.images(host.images),
+            self._finisher.labels(torch.from_numpy(host.labels)),
+            torch.from_numpy(host.indices),
+            host.skipped,
+        )
+
+    def explain(self) -> list[str]:
+        threads = f"{self.num_workers} threads of DALI's"
+        if self.settings.num_workers is None:
+            threads = f"{threads}, for the {self._cpus} CPUs that this process may use,"
+        return [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
+
+    def close(self) -> None:
+        self._feed.current = Iteration(iter(()))
+        self.pipeline, self._under_way = None, False
+
+
+def decode_crops(encoded: Any, corner: Any, box: Any, **options: Any) -> Any:
+    return fn.decoders.image_slice(
+        encoded,
+        corner,
+        box,
+        axis_names="WH",
+        adjust_orientation=False,  # those that EXIF turns do not come here
+        **options,
+    )
+
+
+def source_inputs(dtypes: list[Any], ndim: list[int]) -> dict[str, Any]:
+    """The arguments of ``fn.external_source``."""
+    return {
+        "num_outputs": len(dtypes),
+        "batch": True,
+        "no_copy": True,  # DALI holds the arrays, and so the maps, until it is done with them
+        "dtype": dtypes,
+        "ndim": ndim,
+    }
+
+
+def built(engine: DaliBase, graph: Any, device_id: int | None) -> Pipeline:
+    pipeline = graph(
+        batch_size=engine.settings.batch_size,
+        num_threads=engine.num_workers,
+        device_id=device_id,
+        prefetch_queue_depth=engine.prefetch_factor,
+        exec_dynamic=True,  # the other one uses a batch's memory again while the caller has it
+    )
+    pipeline.build()
+    return pipeline
+
+
+def corners(plan: BatchPlan) -> list[NDArray[np.int32]]:
+    """Corners and sizes of the boxes."""
+    assert plan.boxes is not None
+    boxes = plan.boxes.astype(np.int32)
+    return [boxes[:, :2].copy(), boxes[:, 2:].copy()]

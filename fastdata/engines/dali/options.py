@@ -1,0 +1,64 @@
+"""What DALI's GPU decoder needs to know and to have: memory for a dataset's sizes, and a driver."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from fastdata.engines import Settings, Unavailable
+
+__all__ = ["decoder_options", "wheel_refusal"]
+
+_HARDWARE_LOAD = 0.65  # the best of a sweep on an H200 with 8 threads; it falls as threads rise
+_DEVICE_BYTES, _HOST_BYTES = 5.5, 3.7
+"""Of nvJPEG's buffers for each pixel: NVIDIA's figures for ImageNet, divided by the pixels of its
+largest image."""
+_LEAST, _MOST = 1 << 20, 64 << 20
+_PERCENTILE = 99.9  # a few images may be larger: then a buffer grows
+
+
+def decoder_options(settings: Settings) -> dict[str, Any]:
+    """The arguments of the decoder: the user's, else what follows from the images' sizes.
+
+    By default DALI's buffers are made for large photographs, and there are three for each thread.
+    """
+    options: dict[str, Any] = {
+        "hw_decoder_load": _HARDWARE_LOAD,
+        "jpeg_fancy_upsampling": True,  # as libjpeg has it, and every other engine
+    }
+    if settings.dataset.plain and len(settings.dataset):
+        sizes = settings.dataset.sizes
+        pixels = float(np.percentile(sizes.astype(np.int64).prod(axis=1), _PERCENTILE))
+        width, height = np.percentile(sizes, _PERCENTILE, axis=0)
+        options |= {
+            "device_memory_padding": int(min(max(pixels * _DEVICE_BYTES, _LEAST), _MOST)),
+            "host_memory_padding": int(min(max(pixels * _HOST_BYTES, _LEAST), _MOST)),
+            "preallocate_width_hint": int(np.ceil(width)),
+            "preallocate_height_hint": int(np.ceil(height)),
+        }
+    return options | settings.options
+
+
+def wheel_refusal() -> None:
+    """Compare the driver with the CUDA version that DALI's wheel was built for.
+
+    Raises:
+        Unavailable: the driver is older; the message has the line that installs another wheel.
+    """
+    from nvidia import dali
+
+    wheel = int(dali.__cuda_version__) // 1000
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError as error:
+        raise Unavailable(f"there is no CUDA driver: {error}") from None
+    driver = version.value // 1000
+    if driver < wheel:
+        raise Unavailable(
+            f"the installed DALI was built for CUDA {wheel}, and the driver knows CUDA {driver}: "
+            f"pip uninstall nvidia-dali-cuda{wheel}0 and pip install nvidia-dali-cuda{driver}0, "
+            "or update the driver"
+        )
