@@ -9,11 +9,11 @@ from fastdata.tuning.limits import Limits
 from fastdata.tuning.model import Model
 from fastdata.tuning.subjects import Candidate, Probes, Subject
 
-__all__ = ["Space", "pick"]
+__all__ = ["MOST_TRIALS", "Space", "pick"]
 
+MOST_TRIALS = 4
 _MOST_WORKERS = 64
 _ROOM = 2  # workers beyond those that the model can use
-_MOST_TRIALS = 4
 _HOPELESS = 0.7  # of the best prediction, which is hardly ever off by more
 
 
@@ -94,4 +94,4 @@ def pick(spaces: list[Space], incumbent: Candidate) -> list[tuple[Candidate, flo
             if candidate.workers + step in fitting and candidate in found:
                 neighbour = space.with_workers(candidate.workers + step)
                 found.setdefault(neighbour, space.rate(neighbour))
-    return list(found.items())[: _MOST_TRIALS if len(subjects) > 1 else _MOST_TRIALS - 1]
+    return list(found.items())[: MOST_TRIALS if len(subjects) > 1 else MOST_TRIALS - 1]

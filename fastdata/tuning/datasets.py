@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastdata.dataset import Dataset
+from fastdata.engines.dali.options import HARDWARE_LOAD
 from fastdata.engines.fetch import Fetcher
 from fastdata.engines.packed import can_pack, slot_bytes
 from fastdata.engines.slots import Slots
@@ -33,6 +35,7 @@ __all__ = ["LoaderSubject"]
 
 _PROCESSES = ("workers",)  # engines whose workers are processes
 _NO_WORKERS = ("direct",)  # engines in which the device does it all
+_LOAD, _LOAD_STEP = "hw_decoder_load", 0.2  # of DALI's GPU decoder
 _TRANSFORM = "transform and collate"
 _SHARES = {"stages": 0.3, "worker": 0.3, "one": 0.4}  # of a probe's time
 
@@ -102,6 +105,14 @@ class LoaderSubject(Subject):
 
     def base(self, engine: str, probes: Probes) -> Candidate:
         return self._defaults[engine]
+
+    def refinements(self, candidate: Candidate) -> list[Candidate]:
+        if candidate.engine != "dali":
+            return []
+        given = {**self._engine_options, **dict(candidate.options)}
+        load = given.get(_LOAD, HARDWARE_LOAD)
+        loads = [round(load + step, 2) for step in (-_LOAD_STEP, _LOAD_STEP)]
+        return [replace(candidate, options=((_LOAD, load),)) for load in loads if 0 <= load <= 1]
 
     def open(self, candidate: Candidate) -> Feed:
         began = time.perf_counter()

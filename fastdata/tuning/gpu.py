@@ -1,7 +1,13 @@
-"""How busy a GPU is, as its driver counts: through nvidia-ml-py, where that is installed."""
+"""How busy a GPU is, as its driver's library counts it; no Python package is needed for that.
+
+Utilisation is the share of time in which any kernel ran. SM activity (GPM, from Hopper on) is the
+share of multiprocessors that had work, which says more: one small kernel makes a GPU "100 %" used.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import statistics
 import threading
 from types import TracebackType
 from typing import Any
@@ -10,108 +16,128 @@ import torch
 
 __all__ = ["GpuWatch", "why_not_watched"]
 
-_PERIOD = 0.1  # seconds between two looks
+_SECONDS = 0.1
+_SM_ACTIVITY = 2  # NVML_GPM_METRIC_SM_UTIL
+_VERSION = 1  # of the two structures of GPM
+
+
+class _Rates(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Support(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("supported", ctypes.c_uint))
+
+
+class _Metric(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint),
+        ("status", ctypes.c_int),
+        ("value", ctypes.c_double),
+        ("names", ctypes.c_char_p * 3),
+    )
+
+
+class _Metrics(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("count", ctypes.c_uint),
+        ("first", ctypes.c_void_p),
+        ("second", ctypes.c_void_p),
+        ("metrics", _Metric * 512),  # at least as many as any driver's table
+    )
 
 
 def why_not_watched(device: torch.device) -> str | None:
     """Why nobody can tell how busy the device is; None where it can be told."""
     if device.type != "cuda":
         return "no CUDA device is used"
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        _handle(pynvml, device)
-    except Exception as error:  # the package, the driver or the permission is missing
-        return f"nvidia-ml-py cannot be used: {error}"
-    return None
-
-
-def _handle(pynvml: Any, device: torch.device) -> Any:
-    uuid = torch.cuda.get_device_properties(device).uuid
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    library = _library()
+    if library is None:
+        return "the driver's library libnvidia-ml.so.1 is missing or refuses"
+    return None if _handle(library, device) else "the driver's library does not know this device"
 
 
 class GpuWatch:
-    """Looks at a GPU again and again, in a thread, while the block lasts.
+    """Looks at a GPU again and again, in a thread, while the context lasts.
 
     Attributes:
-        busy: share of the time in which a kernel ran; a list of one, empty where it is not known.
-        sm_active: share of the multiprocessors that were at work, likewise.
+        busy: share of the time in which a kernel ran, in [0, 1]; None where it is not known.
+        sm_active: share of the multiprocessors that had work, likewise.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.busy: list[float] = []
-        self.sm_active: list[float] = []
-        self._device = device
-        self._seen: list[float] = []
-        self._sm: _SmActivity | None = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.busy: float | None = None
+        self.sm_active: float | None = None
+        self._library: Any = _library() if device.type == "cuda" else None
+        self._device = None if self._library is None else _handle(self._library, device)
+        self._samples: tuple[ctypes.c_void_p, ctypes.c_void_p] | None = None
+        self._seen: list[int] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="fastdata-gpu", daemon=True)
 
     def __enter__(self) -> GpuWatch:
-        if why_not_watched(self._device) is None:
-            import pynvml
-
-            self._pynvml, self._gpu = pynvml, _handle(pynvml, self._device)
-            self._sm = _SmActivity.begin(pynvml, self._gpu)
-            self._thread = threading.Thread(target=self._look, daemon=True)
+        if self._device is not None:
+            self._samples = self._begin_activity()
             self._thread.start()
         return self
-
-    def _look(self) -> None:
-        while not self._over.wait(_PERIOD):
-            rates = self._pynvml.nvmlDeviceGetUtilizationRates(self._gpu)
-            self._seen.append(rates.gpu / 100)
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._device is None:
+            return
+        self._end.set()
+        self._thread.join()
         if self._seen:
-            self.busy = [sum(self._seen) / len(self._seen)]
-        if self._sm is not None:
-            self.sm_active = self._sm.end()
+            self.busy = statistics.fmean(self._seen) / 100
+        if self._samples is not None:
+            self.sm_active = self._end_activity(*self._samples)
 
+    def _look(self) -> None:
+        rates = _Rates()
+        while not self._end.wait(_SECONDS):
+            if not self._library.nvmlDeviceGetUtilizationRates(self._device, ctypes.byref(rates)):
+                self._seen.append(rates.gpu)
 
-class _SmActivity:
-    """The counters of GPUs from Hopper on."""
-
-    def __init__(self, pynvml: Any, gpu: Any) -> None:
-        self._pynvml, self._gpu = pynvml, gpu
-        self._first = pynvml.nvmlGpmSampleAlloc()
-        pynvml.nvmlGpmSampleGet(gpu, self._first)
-
-    @classmethod
-    def begin(cls, pynvml: Any, gpu: Any) -> _SmActivity | None:
-        """Begin to count; None where the GPU or the driver does not."""
-        try:
-            if not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
-                return None
-            return cls(pynvml, gpu)
-        except (AttributeError, pynvml.NVMLError):
+    def _begin_activity(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p] | None:
+        support = _Support(version=_VERSION)
+        query = getattr(self._library, "nvmlGpmQueryDeviceSupport", None)
+        if query is None or query(self._device, ctypes.byref(support)) or not support.supported:
             return None
+        samples = (ctypes.c_void_p(), ctypes.c_void_p())
+        for sample in samples:
+            if self._library.nvmlGpmSampleAlloc(ctypes.byref(sample)):
+                return None
+        failed = self._library.nvmlGpmSampleGet(self._device, samples[0])
+        return None if failed else samples
 
-    def end(self) -> list[float]:
-        """The share since the beginning; empty where the driver gives none."""
-        nvml = self._pynvml
-        try:
-            last = nvml.nvmlGpmSampleAlloc()
-            nvml.nvmlGpmSampleGet(self._gpu, last)
-            query = nvml.c_nvmlGpmMetricsGet_t()
-            query.version = nvml.NVML_GPM_METRICS_GET_VERSION
-            query.numMetrics = 1
-            query.sample1, query.sample2 = self._first, last
-            query.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-            nvml.nvmlGpmMetricsGet(query)
-            share = query.metrics[0].value / 100
-            for sample in (self._first, last):
-                nvml.nvmlGpmSampleFree(sample)
-        except (AttributeError, nvml.NVMLError):
-            return []
-        return [share] if 0 <= share <= 1 else []
+    def _end_activity(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> float | None:
+        asked = _Metrics(version=_VERSION, count=1, first=first, second=second)
+        asked.metrics[0].id = _SM_ACTIVITY
+        failed = self._library.nvmlGpmSampleGet(self._device, second)
+        failed = failed or self._library.nvmlGpmMetricsGet(ctypes.byref(asked))
+        failed = failed or asked.metrics[0].status
+        for sample in (first, second):
+            self._library.nvmlGpmSampleFree(sample)
+        share = asked.metrics[0].value / 100
+        return None if failed or not 0 <= share <= 1 else share
+
+
+def _library() -> Any:
+    """The driver's library, ready for calls, or None; its functions return 0 when all is well."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    return None if library.nvmlInit_v2() else library
+
+
+def _handle(library: Any, device: torch.device) -> ctypes.c_void_p | None:
+    """The library's name of a CUDA device, which may count devices in another order than torch."""
+    handle = ctypes.c_void_p()
+    name = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+    return None if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) else handle

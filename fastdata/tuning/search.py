@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.tuning.candidates import Space, pick
+from fastdata.tuning.candidates import MOST_TRIALS, Space, pick
 from fastdata.tuning.ceiling import StepRate, time_beside, time_step
 from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.limits import busy_cpus, read_limits
@@ -224,11 +224,10 @@ class Search:
         best = self._best(spaces, home)
         first = next((one for one in trials if one.candidate == self._incumbent), None)
         again = [best]
-        refined = self._refined(spaces, best)
-        if refined is not None:
-            trials.append(refined)
-            again.append(refined)
-            self._start([refined])
+        refined = self._refined(spaces, trials, best)
+        trials += refined
+        again += refined
+        self._start(refined)
         if first is None:
             return self._found(spaces, trials, best, stopped)
         if again == [first]:
@@ -238,9 +237,10 @@ class Search:
         confirmed = [Trial(one.candidate, one.predicted) for one in again]
         self._report("confirming: " + "; ".join(one.candidate.words() for one in confirmed))
         self._rounds(confirmed, 0.9)
-        if refined is not None:
-            trials[-1] = confirmed[-1]
-            confirmed[-1].start_seconds = refined.start_seconds
+        if refined:
+            trials[-len(refined) :] = confirmed[-len(refined) :]
+            for one, before in zip(confirmed[-len(refined) :], refined, strict=True):
+                one.start_seconds = before.start_seconds
         mine = next(one for one in confirmed if one.candidate == self._incumbent)
         winner = self._best(spaces, confirmed)
         if winner is not mine:
@@ -272,16 +272,21 @@ class Search:
             trial.beside = mine[0].rates if mine else []
         return ended
 
-    def _refined(self, spaces: list[Space], best: Trial) -> Trial | None:
-        """The best setting with twice the prefetch, where waits are uneven and cost time."""
-        uneven = best.wait(95) > _UNEVEN * best.wait(50)
-        if not uneven or best.waiting < _WAITING * best.seconds or not best.candidate.workers:
-            return None
+    def _refined(self, spaces: list[Space], trials: list[Trial], best: Trial) -> list[Trial]:
+        """Settings that may be better than the best, by what its blocks have shown; no more than
+        there are trials left: twice the prefetch where waits are uneven, else what the engine
+        itself has to offer."""
         if len(self._subjects) > 1:  # the other formats have the trials
-            return None
-        candidate = replace(best.candidate, prefetch=2 * best.candidate.prefetch)
-        space = space_of(spaces, candidate)
-        return Trial(candidate, space.rate(candidate)) if space.fits(candidate) else None
+            return []
+        if best.waiting < _WAITING * best.seconds:
+            return []
+        if best.candidate.workers and best.wait(95) > _UNEVEN * best.wait(50):
+            found = [replace(best.candidate, prefetch=2 * best.candidate.prefetch)]
+        else:
+            found = self._home.refinements(best.candidate)
+        space = space_of(spaces, best.candidate)
+        fitting = [one for one in found if space.fits(one)]
+        return [Trial(one, space.rate(one)) for one in fitting[: MOST_TRIALS - len(trials)]]
 
     def _best(self, spaces: list[Space], trials: list[Trial]) -> Trial:
         """The fastest; of those that nobody can tell from it, the one that takes least."""

@@ -178,6 +178,10 @@ class Subject(ABC):
     def base(self, engine: str, probes: Probes) -> Candidate:
         """The setting of an engine from which others differ in their number of workers."""
 
+    def refinements(self, candidate: Candidate) -> list[Candidate]:
+        """Settings to try beside one that was the fastest, of what no model foresees."""
+        return []
+
     @abstractmethod
     def probe(self, engine: str, seconds: float) -> Probes:
         """Measure what a sample costs, for about so many seconds."""

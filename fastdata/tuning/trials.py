@@ -177,8 +177,8 @@ def run_block(
             done += 1
         synchronise(device)
         now = time.perf_counter() - began
-    trial.busy += watch.busy
-    trial.sm_active += watch.sm_active
+    trial.busy += [] if watch.busy is None else [watch.busy]
+    trial.sm_active += [] if watch.sm_active is None else [watch.sm_active]
     trial.rates.append(done * subject.batch_size / now)
     trial.waiting += waits
     trial.seconds += now
