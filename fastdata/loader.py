@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -221,19 +222,20 @@ class Loader:
         # whether a loader can be iterated, begins no epoch.
         self._epoch, self._position, self._begun = epoch, position, True
         # Of the planner: what holds on to the plans must not keep this loader alive, whose end is
-        # what ends the engine's processes.
-        plans = self._planner.plans(self._seed, epoch, position)
-        for batch in self._engine.batches(plans):
-            self._check_current(iteration)
-            position = self._sampler.next_position(position)
-            self._position = position
-            for skip in batch.skipped:
-                before = self._skipped.get(skip.index)
-                count = skip.count + (before.count if before else 0)
-                self._skipped[skip.index] = replace(skip, count=count)
-            if batch.indices.numel():
-                yield tuple(batch)[: 3 if self._with_index else 2]
+        # what ends the engine's processes. Closed here: else the traceback of an error would keep
+        # the planner's threads until it is collected.
+        with closing(self._planner.plans(self._seed, epoch, position)) as plans:
+            for batch in self._engine.batches(plans):
                 self._check_current(iteration)
+                position = self._sampler.next_position(position)
+                self._position = position
+                for skip in batch.skipped:
+                    before = self._skipped.get(skip.index)
+                    count = skip.count + (before.count if before else 0)
+                    self._skipped[skip.index] = replace(skip, count=count)
+                if batch.indices.numel():
+                    yield tuple(batch)[: 3 if self._with_index else 2]
+                    self._check_current(iteration)
         self._epoch, self._position, self._begun = epoch + 1, 0, False
 
     def _check_current(self, iteration: int) -> None:

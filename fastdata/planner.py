@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 
@@ -48,7 +48,7 @@ class EpochPlanner:
         self._first = max(1, _FIRST_SAMPLES // sampler.batch_size)
         self._ready: dict[tuple[int, int, int], list[BatchPlan]] = {}
 
-    def plans(self, seed: int, epoch: int, position: int) -> Iterator[BatchPlan]:
+    def plans(self, seed: int, epoch: int, position: int) -> Generator[BatchPlan, None, None]:
         """The plans of an epoch's batches from ``position`` on."""
         ready = self._ready.pop((seed, epoch, position), None)
         self._ready.clear()
