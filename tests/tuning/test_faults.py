@@ -136,7 +136,7 @@ class Busy(torch.utils.data.Dataset):
         return 400
 
     def __getitem__(self, index):
-        matrix = numpy.ones((200, 200))
+        matrix = numpy.ones((400, 400))  # small ones get one thread
         return torch.zeros(8), float((matrix @ matrix)[0, 0])
 """
 
@@ -146,7 +146,7 @@ def test_workers_with_too_many_threads(tmp_path: Path) -> None:
     # torch gives its own operations one thread in a worker; numpy's do as the variable says.
     (tmp_path / "busy.py").write_text(BUSY)
     command = [sys.executable, "-W", "ignore", "-m", "fastdata", "tune", "--dataset", "busy:Busy"]
-    command += ["--batch-size", "4", "--num-workers", "1", "--target-rate", "1e9"]
+    command += ["--batch-size", "2", "--num-workers", "1", "--target-rate", "1e9"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "4"}
     done = subprocess.run(
         [*command, "--budget", "1s", "--json"],
