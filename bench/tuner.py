@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.loading import _folder
 from bench.measure import environment, ratio, save
+from bench.sets import Sets
 
 _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), share of the CPUs
     "folder, slow step": ("s256", "folder", 600, 1.0),
@@ -39,7 +38,6 @@ _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), s
     "webdataset 32x32, fast step": ("t32", "webdataset", 200_000, 1.0),
     "memmap 32x32, medium step, half the CPUs": ("raw32", "memmap", 50_000, 0.5),
 }
-_BASES = {"s256": "s256", "raw256": "s256", "t32": "32x32", "raw32": "32x32"}
 _PREFETCH = (2, 4)
 _FINALISTS = 3
 _ENOUGH = 0.95
@@ -54,8 +52,10 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
     rows = []
     with tempfile.TemporaryDirectory(prefix="bench-tuner-") as scratch:
+        sets = Sets(arguments, Path(scratch))
         for name in arguments.setups.split(";") if arguments.setups else _SETUPS:
-            data = _data(arguments, name, Path(scratch))
+            kind, to, _, _ = _SETUPS[name]
+            data = sets.folder(kind) if to == "folder" else sets.dataset(kind, to)
             rows.append(_measured(arguments, name, data))
             _show(rows[-1])
     reached = sum(row["reached"] >= _ENOUGH for row in rows)
@@ -75,34 +75,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="of one block of the grid")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="to make images"
+    )
     parser.add_argument("--images", type=int, default=4000, help="of an epoch, by repetition")
     parser.add_argument("--setups", help=f"separated by ';', of: {'; '.join(_SETUPS)}")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # this process measures one set-up
     return parser.parse_args()
-
-
-def _data(arguments: argparse.Namespace, name: str, scratch: Path) -> Path:
-    """The data of a set-up, made when it is first asked for."""
-    from fastdata import convert
-
-    kind, to, _, _ = _SETUPS[name]
-    folder = scratch / f"{_BASES[kind]}-folder"
-    if not folder.exists():
-        source = _folder(arguments.src.resolve(), _BASES[kind], scratch)
-        files = sorted(file for file in source.glob("*/*") if file.is_file())
-        for turn in range(-(-arguments.images // len(files))):
-            for file in files:
-                copy = folder / file.parent.name / f"{turn:04d}-{file.name}"
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copy)
-    made = scratch / f"{kind}-{to}"
-    if to == "folder":
-        return folder
-    if not made.exists():
-        size = int(kind[3:]) if to == "memmap" else None
-        convert(folder, made, to=to, size=size)
-    return made
 
 
 def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str, Any]:
@@ -131,7 +111,7 @@ def _one_setup(arguments: argparse.Namespace) -> None:
     from fastdata.tuning.trials import Pools, Trial, run_block, run_rounds
 
     kind, _, rate, _ = _SETUPS[arguments.one]
-    recipe = "cifar-train" if _BASES[kind] == "32x32" else "imagenet-train"
+    recipe = "cifar-train" if kind in ("t32", "raw32") else "imagenet-train"
     dtype = "uint8" if arguments.device == "cpu" else None
     options: dict[str, Any] = {"recipe": recipe, "device": arguments.device, "dtype": dtype}
     step = _step(arguments.batch / rate, arguments.device)
