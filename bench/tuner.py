@@ -63,7 +63,8 @@ def main() -> None:
     error = statistics.median(errors)
     print(f"\n{reached} of {len(rows)} set-ups reach {_ENOUGH:.0%} of the best of the grid")
     print(f"median prediction error over {len(errors)} trials: {error:.0%}")
-    table = {"title": "tuner beside a grid", "rows": rows, "median_error": error}
+    named = {row.pop("setup"): row for row in rows}
+    table = {"title": "tuner beside a grid", "rows": named, "median_error": error}
     save(arguments.json, machine, [table])
 
 
