@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.nvml import Busy
 from bench.peers.common import cpu_seconds
+from fastdata.tuning.gpu import GpuWatch
 
 __all__ = ["Rung"]
 
@@ -70,7 +70,6 @@ def main() -> None:
     torch.manual_seed(0)
     if not cuda:  # the other cores are for the loader; threads that wait for each other spoil both
         torch.set_num_threads(1)
-    uuid = str(torch.cuda.get_device_properties(0).uuid) if cuda else None
     steps = {name: _step(name, rung) for name in rung.models}
     started = time.perf_counter()
     loader, remark = _loader(rung, next(iter(steps.values())))
@@ -80,7 +79,7 @@ def main() -> None:
     made: dict[str, Any] = {"first_batch_seconds": time.perf_counter() - started}
     made |= {"remark": remark, "rung": asdict(rung), "models": {}}
     for name, step in steps.items():
-        made["models"][name] = _pairs(rung, step, batches, first, uuid)
+        made["models"][name] = _pairs(rung, step, batches, first)
     print(json.dumps(made))
 
 
@@ -89,14 +88,13 @@ def _pairs(
     step: Callable[[Any], None],
     batches: Iterator[Any],
     first: Any,
-    uuid: str | None,
 ) -> dict[str, Any]:
     ready = rung.workers * _PREFETCH.get(rung.loader, 2)
     found: dict[str, list[Any]] = {"cached": [], "fed": []}
     for turn in range(rung.rounds):
         stretches = {
-            "cached": lambda: _stretch(rung, step, itertools.repeat(first), _LEAD, None),
-            "fed": lambda: _stretch(rung, step, batches, _LEAD + ready, uuid),
+            "cached": lambda: _stretch(rung, step, itertools.repeat(first), _LEAD),
+            "fed": lambda: _stretch(rung, step, batches, _LEAD + ready),
         }
         for key in stretches if turn % 2 == 0 else reversed(stretches):
             found[key].append(stretches[key]())
@@ -104,7 +102,7 @@ def _pairs(
 
 
 def _stretch(
-    rung: Rung, step: Callable[[Any], None], batches: Iterator[Any], lead: int, uuid: str | None
+    rung: Rung, step: Callable[[Any], None], batches: Iterator[Any], lead: int
 ) -> dict[str, Any]:
     """Train for a while: images/s, share of time without data, cores, and how busy the GPU was."""
     cuda = rung.device == "cuda"
@@ -116,7 +114,7 @@ def _stretch(
     _wait(cuda)
     gaps = _Gaps(cuda)
     cpu, started, count = cpu_seconds(), time.perf_counter(), 0
-    with Busy(uuid) as busy:
+    with GpuWatch(torch.device("cuda:0" if cuda else "cpu")) as watch:
         while count < rung.steps:
             gaps.end_step()
             batch = _on_device(next(batches), rung)
@@ -133,9 +131,13 @@ def _stretch(
         "seconds": seconds,
         "data_wait": min(1.0, gaps.seconds() / seconds),
         "cpu_cores": (cpu_seconds() - cpu) / seconds,
-        "utilisation": busy.utilisation,
-        "sm_activity": busy.sm_activity,
+        "utilisation": _per_cent(watch.busy),
+        "sm_activity": _per_cent(watch.sm_active),
     }
+
+
+def _per_cent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 class _Gaps:

@@ -22,6 +22,7 @@ __all__ = ["README", "RESULTS", "load", "render", "written"]
 _ROOT = Path(__file__).resolve().parent.parent
 README, RESULTS = _ROOT / "README.md", Path(__file__).resolve().parent / "results"
 _BEGIN, _END = "<!-- figures: python -m bench.readme -->", "<!-- end of the figures -->"
+_ENOUGH = 0.95  # of the grid's best
 _SETS = {
     "orig": "originals",
     "s256": "short side 256",
@@ -201,7 +202,8 @@ def _ladder(results: list[Result]) -> str:
 def _single(results: list[Result]) -> str:
     """Figures that make a line each."""
     found = (
-        make(results) for make in (_antialias, _first_batch, _cold, _checks, _memory, _scanning)
+        make(results)
+        for make in (_antialias, _first_batch, _tuner, _cold, _checks, _memory, _scanning)
     )
     return "".join(f"- {line}\n" for lines in found for line in lines)
 
@@ -236,6 +238,22 @@ def _first_batch(results: list[Result]) -> list[str]:
         f"the first batch comes {spans[True]} after the library is imported (the others: "
         f"{spans[False]})"
     ]
+
+
+def _tuner(results: list[Result]) -> list[str]:
+    tables = _newest(
+        results, lambda table: "one" if table["title"] == "tuner beside a grid" else None
+    )
+    lines = []
+    for one in tables.values():
+        rows = one.table["rows"].values()
+        good = sum(row["reached"] >= _ENOUGH for row in rows)
+        lines.append(
+            f"`fastdata tune` chose a setting within {1 - _ENOUGH:.0%} of the best of an exhaustive "
+            f"grid in {good} of {len(rows)} set-ups, and its predictions were off by "
+            f"{one.table['median_error']:.0%} (median; `bench.tuner`)"
+        )
+    return lines
 
 
 def _cold(results: list[Result]) -> list[str]:

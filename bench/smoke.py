@@ -44,6 +44,8 @@ _ALL = (
     Brief("cold", "--size 3 --rounds 1 --formats memmap --orders global"),
     Brief("ranks", "--device cpu --model shufflenet_v2_x0_5 --engine gather --batch 4 --steps 1 "
           "--rounds 1 --images 50 --ranks 1"),
+    Brief("tuner", "--setups memmap,+fast+step --rounds 1 --seconds 0.1 --budget 1 --images 300 "
+          "--batch 16"),
     Brief("conversion", "--rounds 1 --gigabytes 0.01 --seconds 0.1"),
     Brief("checks", "--rounds 1"),
     Brief("scanning", "--files 3000"),

@@ -16,24 +16,33 @@ if TYPE_CHECKING:
     from converters import convert
     from fastdata.dataset import Dataset, open_dataset
     from fastdata.loader import Loader, make_loader
+    from fastdata.profile import Profile
+    from fastdata.tuning.dataloader import tune_dataloader
+    from fastdata.tuning.tune import tune
 
 __all__ = [
     "Dataset",
     "Loader",
+    "Profile",
     "Recipe",
     "__version__",
     "convert",
     "make_loader",
     "open_dataset",
+    "tune",
+    "tune_dataloader",
     *errors.__all__,
 ]
 
 _LAZY = {
     "Dataset": "fastdata.dataset",
     "Loader": "fastdata.loader",
+    "Profile": "fastdata.profile",
     "convert": "converters",
     "make_loader": "fastdata.loader",
     "open_dataset": "fastdata.dataset",
+    "tune": "fastdata.tuning.tune",
+    "tune_dataloader": "fastdata.tuning.dataloader",
 }
 
 

@@ -26,9 +26,10 @@ def expect(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         raise UsageError(f"expected {name} to be {expected}, got {value!r}")
 
 
-def expect_type(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise UsageError(f"expected {name} to be of type {kind.__name__}, got {value!r}")
+def expect_type(name: str, value: Any, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise UsageError(f"expected {name} to be of type {names}, got {value!r}")
 
 
 def parse_device(device: str | torch.device | None) -> torch.device:

@@ -1,4 +1,4 @@
-"""The command line: fastdata convert | info | verify | demo."""
+"""The command line: fastdata convert | info | verify | tune | demo."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from fastdata._version import __version__
 from fastdata.errors import FastdataError
 from fastdata.registry import WRITERS
+from fastdata.tuning.command import add_tune
 
 __all__ = ["main"]
 
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--decode", action="store_true", help="also decode every image")
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.set_defaults(run=_verify)
+    add_tune(commands)
     demo = commands.add_parser(
         "demo", help="draw images, convert, load and train on them, and report"
     )

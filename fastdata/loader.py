@@ -16,24 +16,23 @@ from numpy.typing import NDArray
 from fastdata.arguments import (
     expect,
     expect_type,
-    parse_count,
     parse_device,
     parse_dtype,
     parse_ranks,
 )
 from fastdata.dataset import Dataset, open_dataset
-from fastdata.engines import Settings, Skipped
-from fastdata.engines.choice import Choice, choose
+from fastdata.engines import Engine, Settings, Skipped
+from fastdata.engines.choice import Choice
 from fastdata.errors import DatasetError, UsageError
 from fastdata.planner import EpochPlanner
+from fastdata.profile import Profile
 from fastdata.recipe import Recipe
 from fastdata.sampling import BatchSampler, Blocks, CopyChoice
+from fastdata.tuned import Settled, choose_settled, settle, verify
 
 __all__ = ["Loader", "make_loader"]
 
 _STATE_VERSION = 1
-_BLOCK_BYTES, _FOLDER_BLOCK, _WINDOW = 4 << 20, 64, 64
-_LOOK = 100_000  # samples whose size is looked at to choose a block's
 
 
 def make_loader(
@@ -56,7 +55,7 @@ def make_loader(
     dtype: str | torch.dtype | None = None,
     with_index: bool = False,
     on_error: str = "raise",
-    profile: str | None = "auto",
+    profile: str | os.PathLike[str] | Profile | None = "auto",
     engine_options: dict[str, Any] | None = None,
 ) -> Loader:
     """Make a loader of batches ``(images, labels)``.
@@ -93,11 +92,14 @@ def make_loader(
         on_error: ``"raise"``, or ``"skip"``: a sample at fault is missing from the batch in
             evaluation; in training its slot is filled with the batch's first good sample.
             Both are listed in :attr:`Loader.skipped`.
-        profile: ``"auto"`` or None; no tuned settings are kept yet.
+        profile: where settings come from that are left ``"auto"``. ``"auto"``: from the profile
+            that ``fastdata tune`` has kept for this work on this machine, if there is one that
+            holds; ``"verify"``: the same, measured again for 3 s; None: from nowhere; a
+            :class:`Profile`, or the path of one.
         engine_options: the engine's own options, see its class.
 
     Raises:
-        UsageError: an argument is at fault.
+        UsageError: an argument is at fault, or a profile that was named does not hold.
         SourceError, DatasetError: nothing that can be loaded lies at ``path``.
     """
     dataset = path if isinstance(path, Dataset) else open_dataset(path)
@@ -105,7 +107,8 @@ def make_loader(
     expect("order", order, ("global", "blocks"))
     expect("copies", copies, ("all", "one-per-epoch"))
     expect("on_error", on_error, ("raise", "skip"))
-    expect("profile", profile, ("auto", None))
+    if profile is not None:
+        expect_type("profile", profile, str, os.PathLike, Profile)
     expect_type("batch_size", batch_size, int)
     expect_type("seed", seed, int)
     if transform is not None and not callable(transform):
@@ -123,6 +126,9 @@ def make_loader(
                 "convert --augment OPS --copies K"
             )
         choice = CopyChoice(dataset.copies)
+    blocks = None
+    if order == "blocks" and shuffle:
+        blocks = Blocks.for_disk(None if dataset.manifest is None else dataset.reader.lengths)
     sampler = BatchSampler(
         n=len(dataset) if choice is None else choice.n,
         batch_size=batch_size,
@@ -130,25 +136,33 @@ def make_loader(
         drop_last=shuffle if drop_last is None else drop_last,
         rank=rank,
         world_size=world_size,
-        blocks=_blocks(dataset) if order == "blocks" and shuffle else None,
+        blocks=blocks,
         choice=choice,
     )
-    settings = Settings(
-        dataset=dataset,
-        batch_size=batch_size,
-        recipe=steps,
-        transform=transform,
-        device=where,
-        dtype=parse_dtype(dtype if dtype is not None else steps.dtype, where),
-        training=shuffle,
-        skip_errors=on_error == "skip",
-        num_workers=parse_count("num_workers", num_workers, 0),
-        prefetch_factor=parse_count("prefetch_factor", prefetch_factor, 1),
-        options=dict(engine_options or {}),
+    asked = Settled(engine, num_workers, prefetch_factor, dict(engine_options or {}))
+    settings = asked.over(
+        Settings(
+            dataset=dataset,
+            batch_size=batch_size,
+            recipe=steps,
+            transform=transform,
+            device=where,
+            dtype=parse_dtype(dtype if dtype is not None else steps.dtype, where),
+            training=shuffle,
+            skip_errors=on_error == "skip",
+            num_workers=None,
+            prefetch_factor=None,
+        )
     )
-    chosen = choose(engine, settings)
+    settled = settle(profile, asked, settings)
+    chosen, settled = choose_settled(settled, asked, settings)
     owner = not isinstance(path, Dataset)
-    return Loader(sampler, chosen, seed=seed, with_index=with_index, owner=owner)
+    loader = Loader(
+        sampler, chosen, seed=seed, with_index=with_index, owner=owner, notes=settled.notes
+    )
+    if profile == "verify":
+        loader.verify(settled.profile)
+    return loader
 
 
 class Loader:
@@ -171,6 +185,7 @@ class Loader:
         seed: int,
         with_index: bool,
         owner: bool,
+        notes: tuple[str, ...],
     ) -> None:
         self._sampler = sampler
         self._engine = choice.engine
@@ -180,6 +195,7 @@ class Loader:
             sampler, settings.recipe, sizes, threaded=choice.engine.plans_in_thread
         )
         self._passed_over = choice.passed_over
+        self._notes = notes
         self._seed = seed
         self._with_index = with_index
         self._owner = owner  # of the dataset: it was opened for this loader
@@ -338,6 +354,7 @@ class Loader:
             f"{len(self)} batches of {self.batch_size} an epoch on rank {sampler.rank} of "
             f"{sampler.world_size}, {kind} order.",
             *self._engine.explain(),
+            *self._notes,
             *(f"engine {name} was passed over: {why}." for name, why in self._passed_over.items()),
         ]
         if self.dataset.format == "folder":
@@ -351,6 +368,18 @@ class Loader:
         elif settings.transform is None and settings.dtype is torch.uint8:
             lines.append("Images are uint8 and not normalised.")
         return "\n".join(lines)
+
+    @property
+    def carrier(self) -> Engine:
+        """The engine itself: what it was told, and what it has chosen."""
+        return self._engine
+
+    def verify(self, profile: Profile | None) -> None:
+        """Load for 3 s, compare with ``profile``, tell in :meth:`explain`, and go back."""
+        state = self.state_dict()
+        self._notes += (verify(self, profile, self.batch_size),)
+        self.load_state_dict(state)
+        self._skipped.clear()
 
     def close(self) -> None:
         """End the engine's processes. A closed loader starts them again when it is iterated."""
@@ -369,11 +398,3 @@ class Loader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _blocks(dataset: Dataset) -> Blocks:
-    """Blocks of neighbours that lie together on the disk, in the size that disks like."""
-    if dataset.manifest is None:
-        return Blocks(_FOLDER_BLOCK, _WINDOW)
-    mean = max(1, int(dataset.reader.lengths[:_LOOK].mean()))
-    return Blocks(max(1, _BLOCK_BYTES // mean), _WINDOW)

@@ -22,6 +22,8 @@ from fastdata.hashing import derive_key, hash64
 
 __all__ = ["BatchSampler", "Blocks", "CopyChoice", "shuffled"]
 
+_BLOCK_BYTES, _UNKNOWN_BLOCK, _WINDOW = 4 << 20, 64, 64
+_LOOK = 100_000  # samples whose length is looked at to choose a block's
 _ORDER, _COPIES = 1, 6  # purpose words of the keys of this module, see hashing.derive_key
 SORT_LIMIT = 1 << 22
 """Up to this many samples an epoch's permutation is sorted at once; above it a Feistel network
@@ -109,6 +111,18 @@ class Blocks:
 
     size: int
     window: int
+
+    @classmethod
+    def for_disk(cls, lengths: NDArray[np.int64] | None) -> Blocks:
+        """Blocks of the size that disks like.
+
+        Args:
+            lengths: int64 [N], stored bytes of each image; None: not known.
+        """
+        if lengths is None:
+            return cls(_UNKNOWN_BLOCK, _WINDOW)
+        mean = max(1, int(lengths[:_LOOK].mean()))
+        return cls(max(1, _BLOCK_BYTES // mean), _WINDOW)
 
     def indices(self, n: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples at ``positions`` of this order of 0..n-1 named by ``key``."""

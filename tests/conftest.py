@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+os.environ["XDG_CACHE_HOME"] = "/dev/null/none"  # no test takes a profile of the user's
 if not Path("/dev/nvidiactl").exists():  # kernels run in Triton's interpreter, if this is set
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 

@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
     {"demo"},
     {"tuning", "verify"},
     {"loader"},
-    {"planner", "profile"},
+    {"planner", "profile", "tuned"},
     {"engines"},
     {"kernels", "plan", "resample"},
     {"adjust"},

@@ -15,6 +15,7 @@ from fastdata.machine import (
     memory_limit,
 )
 
+OWN = "/proc/self/cgroup"
 V2 = "/sys/fs/cgroup/cpu.max"
 QUOTA, PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
 
@@ -37,6 +38,34 @@ CASES: dict[str, tuple[int, dict[str, str], int]] = {
     "v1 without its period": (8, {QUOTA: "200000\n"}, 8),
     "v1 with a period of zero": (8, {QUOTA: "200000\n", PERIOD: "0\n"}, 8),
     "v2 with a period of zero": (8, {V2: "200000 0\n"}, 8),
+    "v2 of a cgroup within a container's": (
+        8,
+        {
+            OWN: "0::/job/step\n",
+            "/sys/fs/cgroup/job/step/cpu.max": "max 100000\n",
+            "/sys/fs/cgroup/job/cpu.max": "300000 100000\n",
+        },
+        3,
+    ),
+    "v2 of the tightest of several": (
+        8,
+        {
+            OWN: "0::/job/step\n",
+            "/sys/fs/cgroup/job/step/cpu.max": "200000 100000\n",
+            "/sys/fs/cgroup/job/cpu.max": "500000 100000\n",
+        },
+        2,
+    ),
+    "v1 of a cgroup within others": (
+        8,
+        {
+            OWN: "4:memory:/other\n3:cpu,cpuacct:/slurm/job\n0::/\n",
+            "/sys/fs/cgroup/cpu/slurm/job/cpu.cfs_quota_us": "400000\n",
+            "/sys/fs/cgroup/cpu/slurm/job/cpu.cfs_period_us": "100000\n",
+            QUOTA: "-1\n",
+        },
+        4,
+    ),
     "v1 damaged": (8, {QUOTA: "\n", PERIOD: "\n"}, 8),
 }
 
@@ -93,3 +122,41 @@ def test_memory_is_what_the_kernel_says() -> None:
     total = int(lines["MemTotal"].split()[0]) * 1024
     assert 0 < available_memory() <= max(total, memory_limit())
     assert memory_limit() > 0
+
+
+MEMORY = {
+    "v2": (
+        {
+            OWN: "0::/box\n",
+            "/sys/fs/cgroup/box/memory.max": "3000000000\n",
+            "/sys/fs/cgroup/box/memory.current": "1000000000\n",
+            "/sys/fs/cgroup/box/memory.stat": "anon 700000000\nactive_file 200000000\n",
+        },
+        (3_000_000_000, 2_200_000_000),
+    ),
+    "v1": (
+        {
+            OWN: "5:memory:/box\n",
+            "/sys/fs/cgroup/memory/box/memory.limit_in_bytes": "3000000000\n",
+            "/sys/fs/cgroup/memory/box/memory.usage_in_bytes": "2500000000\n",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes": "2500000000\n",
+        },
+        (3_000_000_000, 500_000_000),
+    ),
+    "none": ({}, (8_000_000_000, 6_000_000_000)),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_capped_by_the_cgroup(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, expected = MEMORY[name]
+    files = {"/proc/meminfo": "MemTotal: 7812500 kB\nMemAvailable: 5859375 kB\n", **files}
+
+    def read_text(self: Path, *args: object, **options: object) -> str:
+        if str(self) not in files:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return files[str(self)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert (memory_limit(), available_memory()) == expected

@@ -33,11 +33,14 @@ ERRORS = [
 NAMES = [
     "Dataset",
     "Loader",
+    "Profile",
     "Recipe",
     "__version__",
     "convert",
     "make_loader",
     "open_dataset",
+    "tune",
+    "tune_dataloader",
     *ERRORS,
 ]
 

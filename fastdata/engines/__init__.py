@@ -38,6 +38,7 @@ class Settings:
         training: decides what ``on_error="skip"`` does, see :class:`Batch`.
         skip_errors: whether samples that are at fault are skipped.
         num_workers, prefetch_factor: of processes; None chooses.
+        tuned: whether num_workers comes from a profile, for the explanation.
         options: the engine's own.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     num_workers: int | None
     prefetch_factor: int | None
     options: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Engine(ABC):
     plans_in_thread: ClassVar[bool] = True
     """Whether batches are planned in a thread beside it. Where all that it does for a batch is a
     few calls, sharing the interpreter costs more than planning between them."""
+    num_workers: int = 0
+    """How many processes or threads it has taken; 0: none beside the training's."""
+    prefetch_factor: int = 1
+    """How far ahead it works, in its own unit."""
 
     def __init__(self, settings: Settings) -> None:
         """
@@ -131,6 +137,11 @@ class Engine(ABC):
             ImageError: a sample is at fault and errors are not skipped.
             WorkerError: a process of the engine died.
         """
+
+    def use_workers(self, count: int) -> bool:
+        """Leave all but ``count`` workers without work from the next iteration on; whether the
+        engine can do that."""
+        return False
 
     @abstractmethod
     def explain(self) -> list[str]:

@@ -90,8 +90,8 @@ class DirectEngine(Engine):
             self._register()
             how = "a kernel reads" if self._copies is None else "its copy engines read"
             self._why = f"whose pages are registered with CUDA and which {how}"
-        depth = settings.prefetch_factor or _DEPTH
-        self._ahead = Ahead(settings.device, depth, refill=depth // 2)
+        self.prefetch_factor = settings.prefetch_factor or _DEPTH
+        self._ahead = Ahead(settings.device, self.prefetch_factor, refill=self.prefetch_factor // 2)
         self._ring, self._adjustments_ring = PinnedRing(2), PinnedRing(2)
 
     @classmethod

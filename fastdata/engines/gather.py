@@ -52,9 +52,8 @@ class GatherEngine(Engine):
         super().__init__(settings)
         asked = settings.num_workers
         self.num_workers = cpus_of_a_rank(available_cpus()) if asked is None else asked
-        self._prefetch = settings.prefetch_factor or _PREFETCH
-        if self.num_workers == 0:
-            self._prefetch = 0
+        self.prefetch_factor = settings.prefetch_factor or _PREFETCH
+        self._prefetch = self.prefetch_factor if self.num_workers else 0
         on_cuda = settings.device.type == "cuda"
         self._target: _HostBatches | _DeviceBatches = (
             _DeviceBatches(settings, self._prefetch + 2) if on_cuda else _HostBatches(settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator
-from itertools import chain, islice, repeat
+from itertools import chain, cycle, islice, repeat
 from typing import Any
 
 import cv2
@@ -93,9 +93,15 @@ class WorkersEngine(Engine):
         if self._slot_bytes:
             self._together = batches_together(self._slot_bytes)
         self._read_ahead = ReadAhead(settings)
-        self._feed = _Feed(self._read_ahead)
+        self._feed = _Feed(self._read_ahead, self.num_workers)
         self._deaths = select.poll()
         self._loader: DataLoader[Any] | None = None
+
+    def use_workers(self, count: int) -> bool:
+        if not 1 <= count <= self.num_workers:
+            return False
+        self._feed.active = count
+        return True
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
         return Ahead(self.settings.device, _AHEAD).run(self._received(plans), self._finish)
@@ -186,7 +192,11 @@ class WorkersEngine(Engine):
         self._slots = Slots(count, self._slot_bytes)
         if self.settings.device.type == "cuda":
             self._slots.register()
-        self._feed = _Feed(self._read_ahead, self._slots, self._together, tasks)
+        active = self._feed.active
+        self._feed = _Feed(
+            self._read_ahead, self.num_workers, self._slots, self._together, self.prefetch_factor
+        )
+        self._feed.active = active
 
     def _finish(self, fetched: HostBatch) -> Batch:
         settings, images = self.settings, fetched.images
@@ -228,7 +238,8 @@ class WorkersEngine(Engine):
             if workers != self._cpus:
                 how += ", divided by the ranks on this host"
         else:
-            how = f"decodes in {workers} worker processes, as asked"
+            whose = "as the profile says" if self.settings.tuned else "as asked"
+            how = f"decodes in {workers} worker processes, {whose}"
         decoder = self.settings.options.get("decoder", DEFAULT_DECODER)
         lines = [f"engine workers: {how}; decoder {decoder}."]
         if workers:
@@ -263,6 +274,10 @@ class _Feed:
 
     Small batches go together, because a message costs as much as the work for some of them; but not
     the first ones, which give every worker something to do.
+
+    Attributes:
+        active: workers that get plans. The DataLoader deals tasks out in turn, so the others get
+            empty ones, and a large pool can stand for a smaller one.
     """
 
     plans: Iterator[BatchPlan]
@@ -270,22 +285,27 @@ class _Feed:
     def __init__(
         self,
         read_ahead: ReadAhead,
+        workers: int,
         slots: Slots | None = None,
         together: int = 1,
-        singly: int = 0,
+        prefetch: int = 0,
     ) -> None:
         self._read_ahead = read_ahead
+        self._workers = self.active = workers
         self._slots = slots
         self._together = together
-        self._singly = singly
+        self._prefetch = prefetch
 
     def __iter__(self) -> Iterator[_Task]:
         if self._slots is not None:
             # By the time that the first plan is asked for, the DataLoader has waited for all that
             # an abandoned iteration had under way.
             self._slots.reset()
-        sizes = chain(repeat(1, self._singly), repeat(self._together))
+        turns = cycle(range(max(1, self._workers)))
+        sizes = chain(repeat(1, self.active * self._prefetch), repeat(self._together))
         for size in sizes:
+            while next(turns) >= max(1, self.active):
+                yield []
             plans = list(islice(self.plans, size))
             if not plans:
                 return

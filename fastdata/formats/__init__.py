@@ -6,6 +6,7 @@ contract. Both are listed in :mod:`fastdata.registry`.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,10 @@ class Reader(ABC):
     def lengths(self) -> NDArray[np.int64]:
         """Stored bytes of each image, int64 [N]; not for a plain folder."""
         raise NotImplementedError(f"{type(self).__name__} does not know its images' lengths")
+
+    @abstractmethod
+    def location(self, index: int) -> tuple[str | bytes | os.PathLike[str], int, int]:
+        """Where sample ``index`` lies: file, offset and length in bytes."""
 
     @abstractmethod
     def close(self) -> None:

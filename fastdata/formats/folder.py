@@ -250,5 +250,9 @@ class FolderReader(Reader):
         finally:
             os.close(file)
 
+    def location(self, index: int) -> tuple[bytes, int, int]:
+        path = self._root + self._paths[index]
+        return path, 0, os.stat(path).st_size
+
     def close(self) -> None:
         """Nothing stays open between reads."""

@@ -54,6 +54,10 @@ class MemmapReader(Reader):
                 place = _HEADER + index * size
                 os.posix_fadvise(file.fileno(), place, size, os.POSIX_FADV_WILLNEED)
 
+    def location(self, index: int) -> tuple[Path, int, int]:
+        size = int(np.prod(self._pixels.shape[1:]))
+        return self._path, _HEADER + index * size, size
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         return np.full(len(self._pixels), int(np.prod(self._pixels.shape[1:])), np.int64)

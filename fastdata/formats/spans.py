@@ -60,6 +60,10 @@ class SpanReader(Reader):
         offsets, sizes = self._spans[indices].T.tolist()
         return list(map(self._slice, files, offsets, sizes))
 
+    def location(self, index: int) -> tuple[Path, int, int]:
+        offset, size = self._spans[index].tolist()
+        return self._paths[bisect.bisect_right(self._ends, index)], offset, size
+
     def will_need(self, indices: NDArray[np.int64]) -> None:
         files = np.searchsorted(self._ends, indices, side="right").tolist()
         offsets, sizes = self._spans[indices].T.tolist()

@@ -9,9 +9,9 @@ import numpy as np
 
 from fastdata.engines import Settings, Unavailable
 
-__all__ = ["decoder_options", "wheel_refusal"]
+__all__ = ["HARDWARE_LOAD", "decoder_options", "wheel_refusal"]
 
-_HARDWARE_LOAD = 0.65  # the best of a sweep on an H200 with 8 threads; it falls as threads rise
+HARDWARE_LOAD = 0.65  # the best of a sweep on an H200 with 8 threads; it falls as threads rise
 _DEVICE_BYTES, _HOST_BYTES = 5.5, 3.7
 """Of nvJPEG's buffers for each pixel: NVIDIA's figures for ImageNet, divided by the pixels of its
 largest image."""
@@ -25,7 +25,7 @@ def decoder_options(settings: Settings) -> dict[str, Any]:
     By default DALI's buffers are made for large photographs, and there are three for each thread.
     """
     options: dict[str, Any] = {
-        "hw_decoder_load": _HARDWARE_LOAD,
+        "hw_decoder_load": HARDWARE_LOAD,
         "jpeg_fancy_upsampling": True,  # as libjpeg has it, and every other engine
     }
     if settings.dataset.plain and len(settings.dataset):

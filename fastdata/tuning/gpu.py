@@ -1,4 +1,4 @@
-"""How busy a GPU was, as its driver's library counts it; no Python package is needed for that.
+"""How busy a GPU is, as its driver's library counts it; no Python package is needed for that.
 
 Utilisation is the share of time in which any kernel ran. SM activity (GPM, from Hopper on) is the
 share of multiprocessors that had work, which says more: one small kernel makes a GPU "100 %" used.
@@ -12,7 +12,9 @@ import threading
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Busy"]
+import torch
+
+__all__ = ["GpuWatch", "why_not_watched"]
 
 _SECONDS = 0.1
 _SM_ACTIVITY = 2  # NVML_GPM_METRIC_SM_UTIL
@@ -46,30 +48,36 @@ class _Metrics(ctypes.Structure):
     )
 
 
-class Busy:
-    """A context; afterwards ``utilisation`` and ``sm_activity`` are per cent of its time, or None
-    where there is no such GPU, driver or counter.
+def why_not_watched(device: torch.device) -> str | None:
+    """Why nobody can tell how busy the device is; None where it can be told."""
+    if device.type != "cuda":
+        return "no CUDA device is used"
+    library = _library()
+    if library is None:
+        return "the driver's library libnvidia-ml.so.1 is missing or refuses"
+    return None if _handle(library, device) else "the driver's library does not know this device"
 
-    Args:
-        uuid: of the GPU, as torch names it; None: there is no GPU.
+
+class GpuWatch:
+    """Looks at a GPU again and again, in a thread, while the context lasts.
+
+    Attributes:
+        busy: share of the time in which a kernel ran, in [0, 1]; None where it is not known.
+        sm_active: share of the multiprocessors that had work, likewise.
     """
 
-    def __init__(self, uuid: str | None) -> None:
-        self.utilisation: float | None = None
-        self.sm_activity: float | None = None
-        self._library = _library() if uuid is not None else None
-        self._device = ctypes.c_void_p()
+    def __init__(self, device: torch.device) -> None:
+        self.busy: float | None = None
+        self.sm_active: float | None = None
+        self._library: Any = _library() if device.type == "cuda" else None
+        self._device = None if self._library is None else _handle(self._library, device)
         self._samples: tuple[ctypes.c_void_p, ctypes.c_void_p] | None = None
         self._seen: list[int] = []
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        if self._library is not None and uuid is not None:
-            name = f"GPU-{uuid.removeprefix('GPU-')}".encode()
-            if self._library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(self._device)):
-                self._library = None
+        self._thread = threading.Thread(target=self._look, name="fastdata-gpu", daemon=True)
 
-    def __enter__(self) -> Busy:
-        if self._library is not None:
+    def __enter__(self) -> GpuWatch:
+        if self._device is not None:
             self._samples = self._begin_activity()
             self._thread.start()
         return self
@@ -80,14 +88,14 @@ class Busy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._library is None:
+        if self._device is None:
             return
         self._end.set()
         self._thread.join()
         if self._seen:
-            self.utilisation = statistics.fmean(self._seen)
+            self.busy = statistics.fmean(self._seen) / 100
         if self._samples is not None:
-            self.sm_activity = self._end_activity(*self._samples)
+            self.sm_active = self._end_activity(*self._samples)
 
     def _look(self) -> None:
         rates = _Rates()
@@ -115,7 +123,8 @@ class Busy:
         failed = failed or asked.metrics[0].status
         for sample in (first, second):
             self._library.nvmlGpmSampleFree(sample)
-        return None if failed else asked.metrics[0].value
+        share = asked.metrics[0].value / 100
+        return None if failed or not 0 <= share <= 1 else share
 
 
 def _library() -> Any:
@@ -125,3 +134,10 @@ def _library() -> Any:
     except OSError:
         return None
     return None if library.nvmlInit_v2() else library
+
+
+def _handle(library: Any, device: torch.device) -> ctypes.c_void_p | None:
+    """The library's name of a CUDA device, which may count devices in another order than torch."""
+    handle = ctypes.c_void_p()
+    name = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+    return None if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) else handle
