@@ -249,8 +249,8 @@ def _tuner(results: list[Result]) -> list[str]:
         rows = one.table["rows"].values()
         good = sum(row["reached"] >= _ENOUGH for row in rows)
         lines.append(
-            f"`fastdata tune` chose a setting within {1 - _ENOUGH:.0%} of the best of an exhaustive "
-            f"grid in {good} of {len(rows)} set-ups, and its predictions were off by "
+            f"`fastdata tune` came within {1 - _ENOUGH:.0%} of the best of an exhaustive grid "
+            f"in {good} of {len(rows)} set-ups, and its predictions were off by "
             f"{one.table['median_error']:.0%} (median; `bench.tuner`)"
         )
     return lines
