@@ -175,7 +175,7 @@ def _contestants(
             continue
         does, place = module.SETS[name], sets.folder(name) if name in JPEG_SETS else made
         if hasattr(module, "_prepare"):
-            source, place = place, sets.scratch / f"{name}-{peer}"
+            source, place = place, sets.scratch / f"{name}-of-{peer}"  # no name of a format's
             done = _run(python, peer, ["prepare", str(source), str(place), name, str(sets.workers)])
             if done.returncode:
                 print(f"  {peer} on {name}: failed: {_last_line(done.stderr)}")
