@@ -373,6 +373,13 @@ class Loader:
         """The engine itself: what it was told, and what it has chosen."""
         return self._engine
 
+    def use_workers(self, count: int) -> bool:
+        """Leave all but ``count`` workers without work from the next iteration on; whether the
+        engine can do that. An iteration that goes on is ended by it."""
+        self._iteration += 1
+        self._stream.close()
+        return self._engine.use_workers(count)
+
     def verify(self, profile: Profile | None) -> None:
         """Load for 3 s, compare with ``profile``, tell in :meth:`explain`, and go back."""
         state = self.state_dict()

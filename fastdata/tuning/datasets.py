@@ -120,7 +120,7 @@ class LoaderSubject(Subject):
         if loader.engine != candidate.engine:
             loader.close()
             raise UsageError(loader.explain())
-        return Feed(loader, loader.carrier.use_workers, loader.close, began)
+        return Feed(loader, loader.use_workers, loader.close, began)
 
     def arguments(self, candidate: Candidate) -> dict[str, Any]:
         return {
