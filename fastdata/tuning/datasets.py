@@ -71,6 +71,7 @@ class LoaderSubject(Subject):
         with self._make(engine, **(counts or {})) as loader:  # also checks the arguments
             settings = self.settings = loader.carrier.settings
             self.device = settings.device
+            self.pauses = not settings.training  # see fastdata.stream
             self.epoch = min(len(loader) * batch_size, len(dataset))
             self._incumbent = _candidate(name, loader)
         self._defaults = {self._incumbent.engine: self._incumbent}
