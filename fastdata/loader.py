@@ -28,6 +28,7 @@ from fastdata.planner import EpochPlanner
 from fastdata.profile import Profile
 from fastdata.recipe import Recipe
 from fastdata.sampling import BatchSampler, Blocks, CopyChoice
+from fastdata.stream import BatchStream
 from fastdata.tuned import Settled, choose_settled, settle, verify
 
 __all__ = ["Loader", "make_loader"]
@@ -191,9 +192,10 @@ class Loader:
         self._engine = choice.engine
         settings = choice.engine.settings
         sizes = settings.dataset.sizes if settings.dataset.plain else None
-        self._planner = EpochPlanner(
+        planner = EpochPlanner(
             sampler, settings.recipe, sizes, threaded=choice.engine.plans_in_thread
         )
+        self._stream = BatchStream(choice.engine, planner, sampler)
         self._passed_over = choice.passed_over
         self._notes = notes
         self._seed = seed
@@ -221,11 +223,8 @@ class Loader:
         # Only now: an iterator that is never asked for a batch, as frameworks make one to see
         # whether a loader can be iterated, begins no epoch.
         self._epoch, self._position, self._begun = epoch, position, True
-        # Of the planner: what holds on to the plans must not keep this loader alive, whose end is
-        # what ends the engine's processes. Closed here: else the traceback of an error would keep
-        # the planner's threads until it is collected.
-        with closing(self._planner.plans(self._seed, epoch, position)) as plans:
-            for batch in self._engine.batches(plans):
+        with closing(self._stream.batches(self._seed, epoch, position)) as batches:
+            for batch in batches:
                 self._check_current(iteration)
                 position = self._sampler.next_position(position)
                 self._position = position
@@ -374,6 +373,13 @@ class Loader:
         """The engine itself: what it was told, and what it has chosen."""
         return self._engine
 
+    def use_workers(self, count: int) -> bool:
+        """Leave all but ``count`` workers without work from the next iteration on; whether the
+        engine can do that. An iteration that goes on is ended by it."""
+        self._iteration += 1
+        self._stream.close()
+        return self._engine.use_workers(count)
+
     def verify(self, profile: Profile | None) -> None:
         """Load for 3 s, compare with ``profile``, tell in :meth:`explain`, and go back."""
         state = self.state_dict()
@@ -384,6 +390,7 @@ class Loader:
     def close(self) -> None:
         """End the engine's processes. A closed loader starts them again when it is iterated."""
         self._iteration += 1
+        self._stream.close()
         self._engine.close()
         if self._owner:
             self.dataset.close()

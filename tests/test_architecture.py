@@ -30,6 +30,7 @@ LAYERS: list[set[str]] = [
     {"demo"},
     {"tuning", "verify"},
     {"loader"},
+    {"stream"},
     {"planner", "profile", "tuned"},
     {"engines"},
     {"kernels", "plan", "resample"},

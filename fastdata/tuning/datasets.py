@@ -71,6 +71,7 @@ class LoaderSubject(Subject):
         with self._make(engine, **(counts or {})) as loader:  # also checks the arguments
             settings = self.settings = loader.carrier.settings
             self.device = settings.device
+            self.pauses = not settings.training  # see fastdata.stream
             self.epoch = min(len(loader) * batch_size, len(dataset))
             self._incumbent = _candidate(name, loader)
         self._defaults = {self._incumbent.engine: self._incumbent}
@@ -120,7 +121,7 @@ class LoaderSubject(Subject):
         if loader.engine != candidate.engine:
             loader.close()
             raise UsageError(loader.explain())
-        return Feed(loader, loader.carrier.use_workers, loader.close, began)
+        return Feed(loader, loader.use_workers, loader.close, began)
 
     def arguments(self, candidate: Candidate) -> dict[str, Any]:
         return {

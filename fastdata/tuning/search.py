@@ -159,7 +159,7 @@ class Search:
                     step=NOTHING if self._step_rate is None else self._step_rate.host,
                     ceiling=self._ceiling,
                     # Each worker's first batch has to be made before any arrives.
-                    pause=subject.batch_size * probes.worker.wall,
+                    pause=subject.batch_size * probes.worker.wall if subject.pauses else 0.0,
                     epoch=subject.epoch,
                     fixed=probes.fixed,
                 )

@@ -155,6 +155,7 @@ class Subject(ABC):
         name: for people and in results.
         batch_size: samples of a batch.
         epoch: samples of an epoch.
+        pauses: whether nothing is under way when an epoch begins.
         device: where batches end up.
         engines: those that can run here.
         refused: engine -> why it cannot.
@@ -165,6 +166,7 @@ class Subject(ABC):
     name: str
     batch_size: int
     epoch: int
+    pauses: bool = True
     device: torch.device
     engines: list[str]
     refused: dict[str, str]

@@ -96,7 +96,8 @@ def test_samples_are_read_ahead_where_memory_is_short_or_as_asked(
         assert words in loader.explain()
         assert ("read ahead" in loader.explain()) == bool(words)
     shown = torch.cat([indices for _, _, indices in batches]).tolist()
-    assert asked == (shown if words else [])
+    # What lies behind them is of the next epochs.
+    assert asked[: len(shown)] == (shown if words else [])
     plain = {"engine_options": {"read_ahead": False}, "num_workers": 0}
     with make_loader(datasets[kind], 3, **settings, **plain) as loader:
         for found, expected in zip(batches, loader, strict=True):

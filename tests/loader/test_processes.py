@@ -220,15 +220,20 @@ def test_workers_that_are_killed_between_two_batches_are_a_worker_error(
 
 
 def test_workers_that_are_killed_between_two_epochs_are_a_worker_error(
-    packed: Path, before: set[int], children: Callable[[], set[int]]
+    packed: Path,
+    before: set[int],
+    children: Callable[[], set[int]],
+    wait_until_gone: Callable[[set[int]], None],
 ) -> None:
     with make_loader(packed, 4, recipe=TRAIN, num_workers=2) as loader:
 
         def train() -> None:
             for _ in range(2):
                 list(loader)
-                for worker in children() - before:
+                workers = children() - before
+                for worker in workers:
                     os.kill(worker, signal.SIGKILL)
+                wait_until_gone(workers)
 
         with pytest.raises(WorkerError):
             train()

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata import Recipe, make_loader
+from fastdata.errors import UsageError
 
 # torch warns of more workers than CPUs, which is what these tests want on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -30,7 +31,7 @@ def test_only_so_many_workers_get_work(count: int, packed: Path) -> None:
     ) as loader:
         everybody = {int(pid) for pids, _ in loader for pid in pids}
         assert len(everybody) == 3
-        assert loader.carrier.use_workers(count)
+        assert loader.use_workers(count)
         working = {int(pid) for pids, _ in loader for pid in pids}
         assert len(working) == count
         assert working <= everybody  # nobody was started
@@ -40,7 +41,7 @@ def test_only_so_many_workers_get_work(count: int, packed: Path) -> None:
 def test_the_batches_are_the_same(count: int, packed: Path) -> None:
     options = {"recipe": TRAIN, "with_index": True, "seed": 3, "profile": None}
     with make_loader(packed, 4, num_workers=3, **options) as loader:
-        loader.carrier.use_workers(count)
+        loader.use_workers(count)
         found = [list(loader), list(loader)]
     with make_loader(packed, 4, num_workers=0, **options) as loader:
         expected = [list(loader), list(loader)]
@@ -52,4 +53,14 @@ def test_the_batches_are_the_same(count: int, packed: Path) -> None:
 @pytest.mark.parametrize("count", [0, 4])
 def test_a_pool_cannot_stand_for_more_or_for_none(count: int, packed: Path) -> None:
     with make_loader(packed, 4, recipe=TRAIN, num_workers=3, profile=None) as loader:
-        assert not loader.carrier.use_workers(count)
+        assert not loader.use_workers(count)
+
+
+def test_an_iteration_that_goes_on_is_ended(packed: Path) -> None:
+    with make_loader(packed, 4, recipe=TRAIN, num_workers=2, profile=None) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        loader.use_workers(1)
+        with pytest.raises(UsageError, match="one iterator of a loader at a time"):
+            next(iterator)
+        assert len(list(loader)) == len(loader)
