@@ -23,17 +23,16 @@ from fastdata.arguments import (
 from fastdata.dataset import Dataset, open_dataset
 from fastdata.engines import Engine, Settings, Skipped
 from fastdata.engines.choice import Choice
-from fastdata.errors import DatasetError, UsageError
+from fastdata.errors import UsageError
 from fastdata.planner import EpochPlanner
 from fastdata.profile import Profile
 from fastdata.recipe import Recipe
 from fastdata.sampling import BatchSampler, Blocks, CopyChoice
+from fastdata.state import STATE_VERSION, read_state
 from fastdata.stream import BatchStream
 from fastdata.tuned import Settled, choose_settled, settle, verify
 
 __all__ = ["Loader", "make_loader"]
-
-_STATE_VERSION = 1
 
 
 def make_loader(
@@ -272,7 +271,7 @@ class Loader:
         the state is the same on every rank.
         """
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "seed": self._seed,
             "epoch": self._epoch,
             "position": self._position,
@@ -291,45 +290,8 @@ class Loader:
             UsageError: no state of a loader, or one of a loader with another ``shuffle``.
             DatasetError: the state belongs to another dataset.
         """
-        try:
-            version, seed, epoch, position, shuffle, copies, order, identity = (
-                state[key]
-                for key in (
-                    *("version", "seed", "epoch", "position", "shuffle", "copies", "order"),
-                    "dataset",
-                )
-            )
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"expected a Loader's state_dict, found one without {error}") from None
-        for name, value in (("seed", seed), ("epoch", epoch), ("position", position)):
-            if not isinstance(value, int):
-                raise UsageError(f"expected a state whose {name} is a number, found {value!r}")
-        if epoch < 0 or not 0 <= position <= self._sampler.n:
-            raise UsageError(
-                f"expected a state within the dataset's {self._sampler.n} samples, found epoch "
-                f"{epoch}, position {position}"
-            )
-        if version != _STATE_VERSION:
-            raise UsageError(
-                f"expected a state of version {_STATE_VERSION}, found version {version!r}"
-            )
-        if identity != self.dataset.identity:
-            raise DatasetError(
-                f"the state was taken with another dataset than {self.dataset.path}: expected "
-                f"identity {self.dataset.identity[:12]}, found {str(identity)[:12]}; load it with "
-                "the dataset that it belongs to"
-            )
-        if shuffle != self._sampler.shuffle:
-            raise UsageError(
-                f"the state was taken with shuffle={shuffle}, this loader has "
-                f"shuffle={self._sampler.shuffle}; make the loader as it was"
-            )
-        for name, then, now in (("copies", copies, self._copies), ("order", order, self._order)):
-            if then != now:
-                raise UsageError(
-                    f"the state was taken with {name}={then!r}, this loader has {name}={now!r}; "
-                    "make the loader as it was"
-                )
+        own = self.state_dict()
+        seed, epoch, position = read_state(state, own, self._sampler.n, self.dataset.path)
         self._seed = seed
         self._move(epoch, position)
 

@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
     {"demo"},
     {"tuning", "verify"},
     {"loader"},
-    {"stream"},
+    {"state", "stream"},
     {"planner", "profile", "tuned"},
     {"engines"},
     {"kernels", "plan", "resample"},
