@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from bench.measure import ratio
 from bench.report import Table
+from bench.tuner import ENOUGH
 
 __all__ = ["README", "RESULTS", "load", "render", "written"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 README, RESULTS = _ROOT / "README.md", Path(__file__).resolve().parent / "results"
 _BEGIN, _END = "<!-- figures: python -m bench.readme -->", "<!-- end of the figures -->"
-_ENOUGH = 0.95  # of the grid's best
 _SETS = {
     "orig": "originals",
     "s256": "short side 256",
@@ -247,9 +247,9 @@ def _tuner(results: list[Result]) -> list[str]:
     lines = []
     for one in tables.values():
         rows = one.table["rows"].values()
-        good = sum(row["reached"] >= _ENOUGH for row in rows)
+        good = sum(row["reached"] >= ENOUGH for row in rows)
         lines.append(
-            f"`fastdata tune` came within {1 - _ENOUGH:.0%} of the best of an exhaustive grid "
+            f"`fastdata tune` came within {1 - ENOUGH:.0%} of the best of an exhaustive grid "
             f"in {good} of {len(rows)} set-ups, and its predictions were off by "
             f"{one.table['median_error']:.0%} (median; `bench.tuner`)"
         )

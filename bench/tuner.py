@@ -28,6 +28,8 @@ from typing import Any
 from bench.measure import environment, ratio, save
 from bench.sets import Sets
 
+__all__ = ["ENOUGH"]
+
 _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), share of the CPUs
     "folder, slow step": ("s256", "folder", 600, 1.0),
     "folder, fast step": ("s256", "folder", 20_000, 1.0),
@@ -40,7 +42,7 @@ _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), s
 }
 _PREFETCH = (2, 4)
 _FINALISTS = 3
-_ENOUGH = 0.95
+ENOUGH = 0.95  # of the best of the grid
 
 
 def main() -> None:
@@ -58,10 +60,10 @@ def main() -> None:
             data = sets.folder(kind) if to == "folder" else sets.dataset(kind, to)
             rows.append(_measured(arguments, name, data))
             _show(rows[-1])
-    reached = sum(row["reached"] >= _ENOUGH for row in rows)
+    reached = sum(row["reached"] >= ENOUGH for row in rows)
     errors = [abs(error) for row in rows for error in row["errors"]]
     error = statistics.median(errors)
-    print(f"\n{reached} of {len(rows)} set-ups reach {_ENOUGH:.0%} of the best of the grid")
+    print(f"\n{reached} of {len(rows)} set-ups reach {ENOUGH:.0%} of the best of the grid")
     print(f"median prediction error over {len(errors)} trials: {error:.0%}")
     named = {row.pop("setup"): row for row in rows}
     table = {"title": "tuner beside a grid", "rows": named, "median_error": error}

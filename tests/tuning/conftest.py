@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from fastdata.tuning.model import Cost, Model
 from fastdata.tuning.subjects import Candidate, Feed, Probes, Subject
 from tests.conftest import jpeg, picture
 
+TUNE = [sys.executable, "-W", "ignore", "-m", "fastdata", "tune"]
 RECIPE = Recipe(size=32, crop="random_resized", hflip=0.5, dtype="uint8")
 LIMITS = Limits(
     machine_cpus=8, affinity=8, quota=None, ranks=1, memory=10**10, shm=10**9, open_files=1000

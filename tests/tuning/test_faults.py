@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ import torch
 from fastdata import tune, tune_dataloader
 from fastdata.formats.spans import SpanReader
 from fastdata.profile import Profile
-from tests.tuning.conftest import RECIPE, no_step, slow_step
+from tests.tuning.conftest import RECIPE, TUNE, no_step, slow_step
 
 ROOT = Path(__file__).parents[2]
 BUDGET = 0.8
@@ -56,17 +55,7 @@ def test_a_step_that_is_faster_than_any_loader_is_data_bound(packed: Path) -> No
 def test_fewer_cpus_than_the_machine_has(packed: Path) -> None:
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs a machine with two CPUs")
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "fastdata",
-        "tune",
-        packed,
-        "--batch-size",
-        "8",
-    ]
+    command = [*TUNE, packed, "--batch-size", "8"]
     command += ["--recipe", "imagenet-train", "--target-rate", "1e9", "--budget", "1s", "--json"]
     command += ["--engine", "workers"]
     pinned = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
@@ -145,7 +134,7 @@ class Busy(torch.utils.data.Dataset):
 def test_workers_with_too_many_threads(tmp_path: Path) -> None:
     # torch gives its own operations one thread in a worker; numpy's do as the variable says.
     (tmp_path / "busy.py").write_text(BUSY)
-    command = [sys.executable, "-W", "ignore", "-m", "fastdata", "tune", "--dataset", "busy:Busy"]
+    command = [*TUNE, "--dataset", "busy:Busy"]
     command += ["--batch-size", "2", "--num-workers", "1", "--target-rate", "1e9"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "4"}
     done = subprocess.run(

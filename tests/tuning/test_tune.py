@@ -20,7 +20,7 @@ from fastdata.errors import DataError, UsageError
 from fastdata.recipe import Recipe
 from fastdata.tuning.conversion import parse_format
 from fastdata.tuning.verdict import repaid
-from tests.tuning.conftest import RECIPE, no_step
+from tests.tuning.conftest import RECIPE, TUNE, no_step
 
 ROOT = Path(__file__).parents[2]
 BUDGET = 0.5
@@ -115,17 +115,7 @@ def children_of(session: int) -> list[str]:
 
 
 def test_ctrl_c_leaves_no_process_and_no_profile(packed: Path, cache: Path) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "fastdata",
-        "tune",
-        packed,
-        "--batch-size",
-        "8",
-    ]
+    command = [*TUNE, packed, "--batch-size", "8"]
     command += ["--recipe", "imagenet-train", "--target-rate", "1e9", "--budget", "8s"]
     with subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
