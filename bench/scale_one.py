@@ -33,7 +33,7 @@ def _index(samples: str, batch: str, seconds: str) -> dict[str, Any]:
     np.zeros(1).sort()  # numpy's first call is not the index's
     started = time.perf_counter()
     sampler = BatchSampler(int(samples), int(batch), shuffle=True, drop_last=True)
-    planner = EpochPlanner(sampler, Recipe.preset("imagenet-train"), None, threaded=False)
+    planner = EpochPlanner(sampler, Recipe.preset("imagenet-train"), None, where="here")
     first, done, epoch = 0.0, 0, 0
     while True:
         for plan in planner.plans(0, epoch, 0):

@@ -21,6 +21,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 _WARNINGS_LOCK = threading.Lock()
 MAX_PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb
+_FACTORS = 7  # bytes from the frame header's beginning to its first component's sampling factors
 _HUFFMAN_DCT = frozenset({0xC0, 0xC1, 0xC2})
 _LUMA_SAMPLINGS = frozenset({(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)})
 _STRANGERS = {  # what else is found under an image's name, by its first bytes or those from 4 on
@@ -52,6 +53,8 @@ class Header:
         structure: for a JPEG, its marker segments.
         decodable: a JPEG that a decoder of the registry can decode: Huffman-coded, 8 bits, grey
             or YCbCr in a common sampling.
+        single: offset of the sampling factors of a grey JPEG's only component where they are not
+            1x1, else 0. They mean nothing, as no scan is interleaved (ITU-T T.81, A.2.2).
         baseline: decodable, baseline, in one scan: what every decoder takes, the GPU's included.
     """
 
@@ -61,6 +64,7 @@ class Header:
     orientation: int
     structure: Jpeg | None = field(default=None, repr=False, compare=False)
     decodable: bool = False
+    single: int = 0
     baseline: bool = False
 
     @property
@@ -126,7 +130,9 @@ def _jpeg(data: bytes) -> Header:
     width, height = jpeg.width, jpeg.height
     if jpeg.orientation >= 5:
         width, height = height, width
-    return Header("JPEG", width, height, jpeg.orientation, jpeg, decodable, baseline)
+    factors = [(one.horizontal, one.vertical) for one in jpeg.components]
+    single = jpeg.frame + _FACTORS if len(factors) == 1 and factors != [(1, 1)] else 0
+    return Header("JPEG", width, height, jpeg.orientation, jpeg, decodable, single, baseline)
 
 
 def _grey_or_ycbcr(jpeg: Jpeg) -> bool:

@@ -80,6 +80,7 @@ class Jpeg:
         exif: (start, end) of the EXIF segments.
         metadata: (start, end) of all segments that no decoder needs: EXIF, ICC profiles,
             thumbnails, comments.
+        frame: offset of its frame header's contents.
         huffman: whether the Huffman tables that a sequential first scan needs are there.
         first_scan: its header.
         mended: whether the header has codes of unknown meaning, of which decoders warn and then
@@ -97,6 +98,7 @@ class Jpeg:
     orientation: int = 1
     exif: list[tuple[int, int]] = field(default_factory=list)
     metadata: list[tuple[int, int]] = field(default_factory=list)
+    frame: int = 0
     huffman: bool = False
     first_scan: Scan = field(default_factory=lambda: Scan((), (0, 63), 0, 0, 0))
     mended: bool = False
@@ -169,6 +171,7 @@ def read_jpeg(data: bytes) -> Jpeg:
             raise ValueError("damaged JPEG: it ends before its first scan")
         if marker in _SOF:
             _read_frame(jpeg, marker, data[body:position])
+            jpeg.frame = body
         elif marker == _APP0 and data[body : body + 5] == b"JFIF\0":
             jpeg.jfif = True
             if position - body >= 14 and data[body + 5] != _JFIF_MAJOR:

@@ -191,10 +191,9 @@ class Loader:
         self._engine = choice.engine
         settings = choice.engine.settings
         sizes = settings.dataset.sizes if settings.dataset.plain else None
-        planner = EpochPlanner(
-            sampler, settings.recipe, sizes, threaded=choice.engine.plans_in_thread
-        )
-        self._stream = BatchStream(choice.engine, planner, sampler)
+        where = choice.engine.planning
+        self._planner = EpochPlanner(sampler, settings.recipe, sizes, where=where)
+        self._stream = BatchStream(choice.engine, self._planner, sampler)
         self._passed_over = choice.passed_over
         self._notes = notes
         self._seed = seed
@@ -353,6 +352,7 @@ class Loader:
         """End the engine's processes. A closed loader starts them again when it is iterated."""
         self._iteration += 1
         self._stream.close()
+        self._planner.close()
         self._engine.close()
         if self._owner:
             self.dataset.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,20 @@ from numpy.typing import NDArray
 from fastdata.adjust import Adjustments, draw_adjustments
 from fastdata.recipe import Recipe, draw
 
-__all__ = ["BatchPlan", "join_adjustments", "join_plans", "plan_batches"]
+__all__ = [
+    "BatchPlan",
+    "Planning",
+    "is_one_row",
+    "join_adjustments",
+    "join_plans",
+    "plan_batches",
+    "plan_samples",
+    "split_plan",
+]
+
+Planning = Literal["here", "thread", "process"]
+"""Where plans are made: by the training's thread when they are asked for; or beside it, in another
+thread or in a process."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class BatchPlan:
     def unscaled(self, height: int, width: int) -> bool:
         """Whether every box has the size of the output, so that pixels are only copied."""
         assert self.boxes is not None
-        boxes = self.boxes[:1] if _is_one_row(self.boxes) else self.boxes
+        boxes = self.boxes[:1] if is_one_row(self.boxes) else self.boxes
         return bool((boxes[:, 2:] == (width, height)).all())
 
     def take(self, slots: NDArray[np.int64]) -> BatchPlan:
@@ -81,7 +94,7 @@ def join_plans(plans: Sequence[BatchPlan]) -> BatchPlan:
 def _join(parts: Sequence[Any]) -> Any:
     if parts[0] is None:
         return None
-    if all(map(_is_one_row, parts)):
+    if all(map(is_one_row, parts)):
         return np.broadcast_to(parts[0][:1], (sum(map(len, parts)), *parts[0].shape[1:]))
     return np.concatenate(parts)
 
@@ -111,29 +124,43 @@ def plan_batches(
     """
     if not batches:
         return []
-    indices = np.concatenate(batches)
-    draws: tuple[Any, ...] = ()
-    if sizes is not None:
-        draws = draw(recipe, key, indices, _sizes_of(sizes, indices))
+    plan = plan_samples(recipe, key, np.concatenate(batches), sizes)
+    return split_plan(plan, [len(batch) for batch in batches])
+
+
+def plan_samples(
+    recipe: Recipe, key: int, indices: NDArray[np.int64], sizes: NDArray[np.int32] | None
+) -> BatchPlan:
+    """:func:`plan_batches`, of all samples as of one batch."""
     adjustments = draw_adjustments(recipe, key, indices)
+    if sizes is None:
+        return BatchPlan(key, indices, adjustments=adjustments)
+    boxes, flips, reductions = draw(recipe, key, indices, _sizes_of(sizes, indices))
+    return BatchPlan(key, indices, boxes, flips, reductions, adjustments)
+
+
+def split_plan(plan: BatchPlan, lengths: Sequence[int]) -> list[BatchPlan]:
+    """The plans of batches of ``lengths`` samples, one after the other in ``plan``."""
+    every: list[Any] = [plan.indices, plan.boxes, plan.flips, plan.reductions]
+    columns = [column for column in every if column is not None]
     plans, start = [], 0
-    for batch in batches:
-        part = slice(start, start + len(batch))
-        plan = BatchPlan(key, batch, *(column[part] for column in draws))
-        if adjustments is not None:
-            plan = replace(plan, adjustments=adjustments.take(part))
-        plans.append(plan)
-        start += len(batch)
+    for length in lengths:
+        part = slice(start, start + length)
+        one = BatchPlan(plan.key, *(column[part] for column in columns))
+        if plan.adjustments is not None:
+            one = replace(one, adjustments=plan.adjustments.take(part))
+        plans.append(one)
+        start += length
     return plans
 
 
 def _sizes_of(sizes: NDArray[np.int32], indices: NDArray[np.int64]) -> NDArray[np.int32]:
     """The rows ``indices`` of ``sizes``."""
-    if _is_one_row(sizes):  # which ``take`` would first write out for each sample
+    if is_one_row(sizes):  # which ``take`` would first write out for each sample
         return np.broadcast_to(sizes[0], (len(indices), 2))
     return sizes.take(indices, axis=0)
 
 
-def _is_one_row(column: NDArray[Any]) -> bool:
+def is_one_row(column: NDArray[Any]) -> bool:
     """Whether it is one row, seen again for each sample, as where all images are of one size."""
     return column.strides[0] == 0

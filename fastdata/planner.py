@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.plan import BatchPlan, plan_batches
+from fastdata.errors import WorkerError
+from fastdata.plan import BatchPlan, Planning, is_one_row, plan_samples, split_plan
+from fastdata.plan_process import PlanProcess
 from fastdata.recipe import Recipe, draw_key
 from fastdata.sampling import BatchSampler
 
@@ -19,6 +21,8 @@ __all__ = ["EpochPlanner"]
 _MOST_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 _FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at once
 _THREADS = "fastdata-plan"
+
+_Made = tuple[BatchPlan, list[int]]  # of several batches as of one, and how long each is
 
 
 class EpochPlanner:
@@ -31,59 +35,104 @@ class EpochPlanner:
         recipe: Recipe,
         sizes: NDArray[np.int32] | None,
         *,
-        threaded: bool,
+        where: Planning,
     ) -> None:
         """
         Args:
             sampler: which samples the batches hold.
             recipe: what to do to them.
             sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
-            threaded: plan in a thread, while batches are made; else when plans are asked for.
+            where: plans are made.
         """
-        self._sampler = sampler
-        self._recipe = recipe
-        self._sizes = sizes
-        self._threaded = threaded
+        self._make = _Maker(sampler, recipe, sizes)
+        self._where = where
+        self._process = PlanProcess(self._make)
         self._most = max(1, _MOST_SAMPLES // sampler.batch_size)
         self._first = max(1, _FIRST_SAMPLES // sampler.batch_size)
-        self._ready: dict[tuple[int, int, int], list[BatchPlan]] = {}
+        self._ready: dict[tuple[int, int, int], Callable[[], _Made]] = {}
 
     def plans(self, seed: int, epoch: int, position: int) -> Generator[BatchPlan, None, None]:
-        """The plans of an epoch's batches from ``position`` on."""
+        """The plans of an epoch's batches from ``position`` on.
+
+        Raises:
+            WorkerError: the process that makes them has ended.
+        """
         ready = self._ready.pop((seed, epoch, position), None)
         self._ready.clear()
-        plans = ready or self._plan(seed, epoch, position, 0, self._first)
+        made = ready() if ready else self._make(seed, epoch, position, 0, self._first)
         done, count = 0, self._first
         pool = ThreadPoolExecutor(2, _THREADS)
+        submit: Callable[..., Any] = self._process.submit
+        if self._where != "process":
+            submit = lambda *arguments: pool.submit(self._make, *arguments)  # noqa: E731
         try:
-            while plans:
-                done += len(plans)
-                if self._threaded:
+            while made[1]:
+                done += len(made[1])
+                if self._where != "here":
                     count = min(2 * count, self._most)
-                    following = pool.submit(self._plan, seed, epoch, position, done, count)
+                    following = submit(seed, epoch, position, done, count)
                 if done <= self._first:
-                    pool.submit(self._prepare, seed, epoch + 1)
-                yield from plans
-                if self._threaded:
-                    plans = following.result()
+                    self._prepare(pool, seed, epoch + 1)
+                yield from split_plan(*made)
+                if self._where != "here":
+                    made = following.result()
                 else:
-                    plans = self._plan(seed, epoch, position, done, count)
+                    made = self._make(seed, epoch, position, done, count)
+        except WorkerError:
+            self._ready.clear()  # that process has begun it
+            raise
         finally:
             # An abandoned iterator is collected in any thread, also in one of these.
             here = threading.current_thread().name.startswith(_THREADS)
             pool.shutdown(wait=not here, cancel_futures=True)
 
-    def _prepare(self, seed: int, epoch: int) -> None:
-        self._ready[seed, epoch, 0] = self._plan(seed, epoch, 0, 0, self._first)
+    def _prepare(self, pool: ThreadPoolExecutor, seed: int, epoch: int) -> None:
+        """Begin to plan the beginning of an epoch."""
+        key, arguments = (seed, epoch, 0), (seed, epoch, 0, 0, self._first)
+        if self._where == "process":
+            self._ready[key] = self._process.submit(*arguments).result
+            return
 
-    def _plan(
-        self, seed: int, epoch: int, position: int, first: int, count: int
-    ) -> list[BatchPlan]:
-        """The plans of up to ``count`` steps from step ``first`` on, counted from ``position``."""
+        def prepare() -> None:
+            made = self._make(*arguments)
+            self._ready[key] = lambda: made
+
+        pool.submit(prepare)
+
+    def close(self) -> None:
+        """End the process, if there is one; the next plans start another."""
+        self._ready.clear()
+        self._process.close()
+
+
+class _Maker:
+    """(seed, epoch, position, first, count) -> the plans of up to ``count`` steps from step
+    ``first`` on, counted from ``position``."""
+
+    def __init__(
+        self, sampler: BatchSampler, recipe: Recipe, sizes: NDArray[np.int32] | None
+    ) -> None:
+        self._sampler = sampler
+        self._recipe = recipe
+        self._sizes = sizes
+
+    def __call__(self, seed: int, epoch: int, position: int, first: int, count: int) -> _Made:
         positions = self._sampler.positions(position, first, count)
+        key = draw_key(seed, epoch)
         if not positions:
-            return []
+            return BatchPlan(key, np.empty(0, np.int64)), []
         indices = self._sampler.indices(seed, epoch, np.concatenate(positions))
-        ends = list(accumulate(map(len, positions), initial=0))
-        batches = [indices[begin:end] for begin, end in pairwise(ends)]
-        return plan_batches(self._recipe, draw_key(seed, epoch), batches, self._sizes)
+        plan = plan_samples(self._recipe, key, indices, self._sizes)
+        return plan, [len(batch) for batch in positions]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state, sizes = dict(self.__dict__), self._sizes
+        if sizes is not None and is_one_row(sizes):  # it stays one where it is unpickled
+            state["_sizes"] = (sizes[0], len(sizes))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sizes = state["_sizes"]
+        if isinstance(sizes, tuple):
+            state["_sizes"] = np.broadcast_to(sizes[0], (sizes[1], 2))
+        self.__dict__.update(state)

@@ -32,6 +32,7 @@ LAYERS: list[set[str]] = [
     {"loader"},
     {"state", "stream"},
     {"planner", "profile", "tuned"},
+    {"plan_process"},
     {"engines"},
     {"kernels", "plan", "resample"},
     {"adjust"},

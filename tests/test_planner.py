@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from fastdata.plan import BatchPlan, plan_batches
+from fastdata.plan import BatchPlan, Planning, plan_batches
 from fastdata.planner import EpochPlanner
 from fastdata.recipe import PRESETS, draw_key
 from fastdata.sampling import BatchSampler
@@ -40,18 +40,18 @@ def assert_same(found: list[BatchPlan], wanted: list[BatchPlan]) -> None:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-@pytest.mark.parametrize("threaded", [True, False])
+@pytest.mark.parametrize("where", ["here", "thread", "process"])
 @pytest.mark.parametrize("batch_size", [100, 4096, 5000, SAMPLES + 1])
-def test_epochs_are_planned_as_batch_by_batch(batch_size: int, threaded: bool) -> None:
+def test_epochs_are_planned_as_batch_by_batch(batch_size: int, where: Planning) -> None:
     sampler = sampler_of(batch_size)
-    planner = EpochPlanner(sampler, RECIPE, SIZES, threaded=threaded)
+    planner = EpochPlanner(sampler, RECIPE, SIZES, where=where)
     for epoch in (0, 1, 2, 7, 8, 8):  # in a row, and by leaps: what was prepared is not wanted
         assert_same(list(planner.plans(5, epoch, 0)), expected(sampler, epoch))
 
 
 def test_an_epoch_goes_on_where_it_was() -> None:
     sampler = sampler_of(64)
-    planner = EpochPlanner(sampler, RECIPE, SIZES, threaded=True)
+    planner = EpochPlanner(sampler, RECIPE, SIZES, where="thread")
     begun = list(islice(planner.plans(5, 3, 0), 70))
     rest = list(planner.plans(5, 3, 70 * 64))
     assert_same(begun + rest, expected(sampler, 3))
@@ -60,26 +60,26 @@ def test_an_epoch_goes_on_where_it_was() -> None:
 
 
 def test_another_seed_is_another_plan() -> None:
-    planner = EpochPlanner(sampler_of(500), RECIPE, SIZES, threaded=True)
+    planner = EpochPlanner(sampler_of(500), RECIPE, SIZES, where="thread")
     list(planner.plans(6, 0, 0))
     assert_same(list(planner.plans(5, 1, 0)), expected(sampler_of(500), 1))
 
 
 def test_an_epoch_that_is_over_has_no_plans() -> None:
-    planner = EpochPlanner(sampler_of(10, 30, shuffle=False), RECIPE, SIZES[:30], threaded=True)
+    planner = EpochPlanner(sampler_of(10, 30, shuffle=False), RECIPE, SIZES[:30], where="thread")
     assert list(planner.plans(5, 0, 30)) == []
     assert [len(plan) for plan in planner.plans(5, 0, 15)] == [10, 5]
 
 
 def test_images_of_unknown_size_have_no_draws_yet() -> None:
-    plans = list(EpochPlanner(sampler_of(10, 30), RECIPE, None, threaded=True).plans(5, 0, 0))
+    plans = list(EpochPlanner(sampler_of(10, 30), RECIPE, None, where="thread").plans(5, 0, 0))
     assert [len(plan) for plan in plans] == [10, 10, 10]
     assert all(plan.boxes is None for plan in plans)
 
 
 def test_many_abandoned_epochs_leave_no_thread() -> None:
 
-    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, threaded=True)
+    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, where="thread")
     for _ in range(30):
         next(planner.plans(5, 0, 0))
     names = [thread.name for thread in threading.enumerate()]
@@ -87,7 +87,7 @@ def test_many_abandoned_epochs_leave_no_thread() -> None:
 
 
 def test_an_iterator_may_be_collected_in_its_own_thread() -> None:
-    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, threaded=True)
+    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, where="thread")
     plans = planner.plans(5, 0, 0)
     next(plans)
     thread = threading.Thread(target=plans.close, name="fastdata-plan_0")

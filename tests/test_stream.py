@@ -51,7 +51,7 @@ def engine() -> FakeEngine:
 
 def stream_of(engine: FakeEngine, sampler: BatchSampler = SAMPLER) -> BatchStream:
     sizes = np.full((22, 2), 32, np.int32)
-    planner = EpochPlanner(sampler, Recipe(size=32), sizes, threaded=False)
+    planner = EpochPlanner(sampler, Recipe(size=32), sizes, where="here")
     return BatchStream(engine, planner, sampler)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,8 @@ __all__ = ["decode"]
 
 _MOST_MCU_ROWS = 16  # of pixels in a row of MCUs, for every sampling but the rarest
 _SEQUENTIAL, _SOS, _DRI = (0xC0, 0xC1), 0xDA, 0xDD
-_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+# Before the end of the image, or a comment or an application's segment that stands there.
+_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0x(d9|fe|e[0-9a-f])")
 
 
 def decode(

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
-from fastdata.plan import BatchPlan
+from fastdata.plan import BatchPlan, Planning
 from fastdata.recipe import Recipe
 
 __all__ = ["Batch", "Engine", "Settings", "Skipped", "Unavailable", "batches_together"]
@@ -107,9 +107,9 @@ class Engine(ABC):
 
     options: ClassVar[tuple[str, ...]] = ()
     """Names of ``engine_options`` that it knows."""
-    plans_in_thread: ClassVar[bool] = True
-    """Whether batches are planned in a thread beside it. Where all that it does for a batch is a
-    few calls, sharing the interpreter costs more than planning between them."""
+    planning: Planning = "thread"
+    """Where its batches are planned. Where all that it does for a batch is a few calls, sharing the
+    interpreter with a thread costs more than planning between them."""
     num_workers: int = 0
     """How many processes or threads it has taken; 0: none beside the training's."""
     prefetch_factor: int = 1

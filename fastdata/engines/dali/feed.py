@@ -15,7 +15,7 @@ from nvidia import nvimgcodec
 from fastdata.dataset import Dataset
 from fastdata.engines.samples import NO_SIZE
 from fastdata.errors import FastdataError
-from fastdata.header import HeaderReader
+from fastdata.header import Header, HeaderReader
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 
@@ -85,6 +85,7 @@ class Feed:
         self._geometry = geometry
         self._headers = HeaderReader()
         self._checked = np.zeros(len(dataset), np.bool_)
+        self._single = np.zeros(len(dataset), np.int32)  # see Header.single; of those checked
 
     def __call__(self) -> tuple[Any, ...]:
         """The inputs of the next batch; called by the pipeline, in the training thread."""
@@ -112,42 +113,67 @@ class Feed:
             return [], Begun(plan, np.arange(len(plan)))
         encoded = [np.frombuffer(one, np.uint8) for one in data]
         if self._dataset.plain:
-            return encoded, Begun(plan, self._unparsable(plan, encoded))
-        sizes, aside = [], []
+            aside = self._unparsable(plan, encoded)
+            single = self._single[plan.indices]
+            for slot in np.flatnonzero(single).tolist():
+                encoded[slot] = _as_single(encoded[slot], int(single[slot]))
+            return encoded, Begun(plan, aside)
+        sizes, bad = [], []
         for slot, one in enumerate(data):
-            try:
-                header = self._headers.read(bytes(one))
-            except (OSError, ValueError):
-                header = None
+            header = self._header(bytes(one))
             sizes.append(NO_SIZE if header is None else (header.width, header.height))
-            if header is None or not header.plain or not _parses(encoded[slot], sizes[-1]):
-                aside.append(slot)
+            if header is None or not header.plain or not _channels(encoded[slot], sizes[-1]):
+                bad.append(slot)
+            elif header.single:
+                encoded[slot] = _as_single(encoded[slot], header.single)
         plan = plan.with_sizes(self._recipe, np.array(sizes, np.int32))
-        return encoded, Begun(plan, np.array(aside, np.int64))
+        return encoded, Begun(plan, np.array(bad, np.int64))
 
     def _unparsable(self, plan: BatchPlan, encoded: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
         """Slots of a converted dataset's plan whose headers were damaged since."""
         new = np.flatnonzero(~self._checked[plan.indices])
         if not new.size:
             return new
-        sizes = self._dataset.sizes[plan.indices[new]].tolist()
-        sound = [
-            _parses(encoded[slot], tuple(size))
-            for slot, size in zip(new.tolist(), sizes, strict=True)
-        ]
-        self._checked[plan.indices[new[sound]]] = True
-        unsound: NDArray[np.int64] = new[~np.array(sound)]
-        return unsound
+        unsound = []
+        for slot in new.tolist():
+            index = plan.indices[slot]
+            channels = _channels(encoded[slot], tuple(self._dataset.sizes[index].tolist()))
+            if channels == 1:
+                header = self._header(encoded[slot].tobytes())
+                channels = 0 if header is None else 1
+                self._single[index] = 0 if header is None else header.single
+            if channels:
+                self._checked[index] = True
+            else:
+                unsound.append(slot)
+        return np.array(unsound, np.int64)
+
+    def _header(self, data: bytes) -> Header | None:
+        """Its header; None where it has none that is sound."""
+        try:
+            return self._headers.read(data)
+        except (OSError, ValueError):
+            return None
 
 
-def _parses(encoded: NDArray[np.uint8], size: tuple[int, int]) -> bool:
-    """Whether DALI can parse a JPEG's header, and finds its size (width, height) in it.
+def _channels(encoded: NDArray[np.uint8], size: tuple[int, int]) -> int:
+    """How many components a JPEG has by its header; 0 where DALI cannot parse that, or finds
+    another size (width, height) in it.
 
     One that it cannot parse, or a box outside of the image, does not raise in DALI's threads: it
     ends the process. This is its own parser.
     """
     try:
         stream = nvimgcodec.CodeStream(encoded)
-        return stream.codec_name == "jpeg" and (stream.width, stream.height) == size
+        sound = stream.codec_name == "jpeg" and (stream.width, stream.height) == size
+        return int(stream.num_channels) if sound else 0
     except RuntimeError:
-        return False
+        return 0
+
+
+def _as_single(encoded: NDArray[np.uint8], offset: int) -> NDArray[np.uint8]:
+    """A grey JPEG whose sampling factors, at ``offset``, are 1x1: the GPU's hardware decoder takes
+    others at their word, and makes a heap of tiles of the image."""
+    changed = encoded.copy()
+    changed[offset] = 0x11
+    return changed

@@ -37,6 +37,8 @@ class DaliEngine(DaliBase):
         device_memory_padding, host_memory_padding: bytes of each thread's buffers.
         preallocate_width_hint, preallocate_height_hint: of the hardware decoder, in pixels.
         hybrid_huffman_threshold: pixels from which the GPU does the Huffman decoding, too.
+        jpeg_fancy_upsampling: whether colours are interpolated as every other engine does it;
+            DALI's own default, False, lets the hardware decoder take more images.
     """
 
     options = (
@@ -46,6 +48,7 @@ class DaliEngine(DaliBase):
         "preallocate_width_hint",
         "preallocate_height_hint",
         "hybrid_huffman_threshold",
+        "jpeg_fancy_upsampling",
     )
     _backend = "mixed"
 

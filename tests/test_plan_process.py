@@ -1,0 +1,156 @@
+"""PlanProcess: a function called in another process; how that ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastdata.errors import UsageError, WorkerError
+from fastdata.plan_process import PlanProcess
+
+PATIENCE = 30.0  # until a test fails instead of hanging
+
+
+def who(number: int) -> tuple[int, int]:
+    """Its argument, and the process that it ran in."""
+    os.write(1, b"this is no answer")
+    return number, os.getpid()
+
+
+def much(size: int) -> bytes:
+    """More than a pipe holds."""
+    return bytes(size)
+
+
+def refuse(what: str) -> None:
+    raise UsageError(f"cannot plan {what}")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while is_running(pid):
+        assert time.monotonic() < end, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+def test_answers_come_in_whatever_order_they_are_asked_for() -> None:
+    process = PlanProcess(who)
+    pending = [process.submit(number) for number in range(5)]
+    found = [pending[at].result() for at in (3, 0, 4, 1, 2)]
+    assert [number for number, _ in found] == [3, 0, 4, 1, 2]
+    [pid] = {pid for _, pid in found}
+    assert pid != os.getpid()
+    assert pending[0].result() == (0, pid)
+    process.close()
+    assert not is_running(pid)
+
+
+def test_an_error_is_raised_for_who_asked() -> None:
+    process = PlanProcess(refuse)
+    first, second = process.submit("one"), process.submit("two")
+    with pytest.raises(UsageError, match="cannot plan two"):
+        second.result()
+    with pytest.raises(UsageError, match="cannot plan one"):
+        first.result()
+    process.close()
+
+
+def test_a_process_that_is_killed_is_a_worker_error_and_another_one_starts() -> None:
+    process = PlanProcess(who)
+    _, pid = process.submit(1).result()
+    os.kill(pid, signal.SIGSTOP)  # so that it cannot answer before it is killed
+    pending, other = process.submit(2), process.submit(3)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match=rf"plans batches, {pid}, .*exit code -9"):
+        pending.result()
+    with pytest.raises(WorkerError):
+        other.result()
+    number, successor = process.submit(4).result()
+    assert number == 4
+    assert successor != pid
+    process.close()
+
+
+def test_a_call_after_its_process_has_ended_is_a_worker_error() -> None:
+    process = PlanProcess(who)
+    _, pid = process.submit(1).result()
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone(pid)
+    with pytest.raises(WorkerError, match=str(pid)):  # at the latest when the answer is wanted
+        process.submit(2).result()
+    process.close()
+
+
+def test_what_was_begun_is_no_hindrance_to_an_end() -> None:
+    process = PlanProcess(much)
+    assert len(process.submit(3_000_000).result()) == 3_000_000
+    pending = [process.submit(3_000_000) for _ in range(3)]
+    process.close()
+    with pytest.raises(WorkerError):
+        pending[0].result()
+    assert len(process.submit(5).result()) == 5
+    process.close()
+    process.close()
+
+
+def test_a_process_that_is_forgotten_ends() -> None:
+    process = PlanProcess(who)
+    pid = process.submit(1).result()[1]
+    del process
+    gc.collect()
+    wait_until_gone(pid)
+
+
+def test_the_end_of_a_fork_is_not_its_end() -> None:
+    process = PlanProcess(who)
+    pid = process.submit(1).result()[1]
+    child = os.fork()
+    if child == 0:
+        process.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert process.submit(2).result() == (2, pid)
+    process.close()
+
+
+PROGRAM = """
+import sys, time
+from fastdata.plan_process import PlanProcess
+from tests.test_plan_process import who
+process = PlanProcess(who)
+print(process.submit(1).result()[1], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_the_training(how: signal.Signals) -> None:
+    def own_signals() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    command = [sys.executable, "-c", PROGRAM]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=environment, preexec_fn=own_signals
+    ) as training:
+        assert training.stdout is not None
+        pid = int(training.stdout.readline())
+        assert is_running(pid)
+        training.send_signal(how)
+        training.wait(PATIENCE)
+    wait_until_gone(pid)
