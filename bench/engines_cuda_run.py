@@ -4,7 +4,8 @@
         [--device cuda]
 
 NAME is an engine, "direct:host" for one with an option, "dali@folder" for another format than the
-set's own, "dali_files" or "torchvision" for those of bench.peers_cuda, or "synthetic".
+set's own, "dali_files", "dali_files:fancy" or "torchvision" for those of bench.peers_cuda, or
+"synthetic".
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from bench.training import train_in_pairs
 
 __all__ = ["PEERS", "tolerance"]
 
-PEERS = ("dali_files", "torchvision")
+PEERS = ("dali_files", "dali_files:fancy", "torchvision")
+_OPTIONS: dict[str, dict[str, Any] | None] = {
+    "": None,
+    "host": {"tier": "host"},
+    "coarse": {"jpeg_fancy_upsampling": False},
+}
 _BEGAN = time.perf_counter()
 _RECIPE = "imagenet-train"
 _LEAST_BATCHES, _LEAST_EPOCHS = 50, 2
@@ -59,7 +65,7 @@ def main() -> None:
         next(iter(loader))
         made = {}
     elif arguments.what == "sweep":
-        load, threads = sweep(arguments.place, arguments.batch)
+        load, threads = sweep(arguments.place, arguments.batch, _fancy(arguments.name))
         made = {"load": load, "threads": threads}
     elif arguments.what == "train":
         made = _train(arguments)
@@ -77,18 +83,23 @@ def main() -> None:
 
 def _peer(arguments: argparse.Namespace) -> Any:
     try:
-        if arguments.name == "dali_files":
-            place, batch = arguments.place, arguments.batch
-            return DaliFiles(place, batch, arguments.load, arguments.threads)
+        if arguments.name.startswith("dali_files"):
+            load, threads = arguments.load, arguments.threads
+            fancy = _fancy(arguments.name)
+            return DaliFiles(arguments.place, arguments.batch, load, threads, fancy)
         return Torchvision(arguments.place, arguments.batch, arguments.workers)
     except ImportError as error:
         raise SystemExit(f"not installed: {error}") from None
 
 
+def _fancy(name: str) -> bool:
+    return name.endswith(":fancy")
+
+
 def _loader(arguments: argparse.Namespace) -> Any:
     from fastdata import UsageError, make_loader
 
-    engine, _, tier = arguments.name.partition("@")[0].partition(":")
+    engine, _, option = arguments.name.partition("@")[0].partition(":")
     own = engine.startswith("dali")  # threads of DALI's: what it takes by itself
     try:
         loader = make_loader(
@@ -100,7 +111,7 @@ def _loader(arguments: argparse.Namespace) -> Any:
             dtype="float16",
             num_workers="auto" if own else arguments.workers,
             prefetch_factor="auto" if own else _PREFETCH,
-            engine_options={"tier": tier} if tier else None,
+            engine_options=_OPTIONS[option],
         )
     except UsageError as error:
         raise SystemExit(f"unable: {error}") from None
@@ -134,7 +145,7 @@ def _measure(loader: Any, arguments: argparse.Namespace) -> dict[str, Any]:
         del batch
     batches = images = epochs = 0
     _wait(arguments.device)
-    cpu, started = cpu_seconds(), time.perf_counter()
+    cpu, own, started = cpu_seconds(), time.thread_time(), time.perf_counter()
     seconds = 0.0
     while batches < _LEAST_BATCHES or epochs < _LEAST_EPOCHS or seconds < arguments.seconds:
         for pixels, *_ in loader:
@@ -146,6 +157,7 @@ def _measure(loader: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "rate": images / seconds,
         "cpu_seconds": (cpu_seconds() - cpu) / images * 10_000,
+        "own_seconds": (time.thread_time() - own) / images * 10_000,
         "first": first,
         "batches": batches,
         "epochs": epochs,

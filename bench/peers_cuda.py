@@ -2,7 +2,8 @@
 
     dali_files    NVIDIA DALI as its documentation has it: file reader, decoding of a random crop on
                   the GPU, resize, flip and normalisation; hw_decoder_load and threads are the best
-                  of a sweep (:func:`sweep`)
+                  of a sweep (:func:`sweep`); with its default, which repeats the colours of pixels
+                  that share them, or ("fancy") interpolates them, as libjpeg does
     torchvision   torchvision.io.decode_jpeg on the GPU, a batch at a time, of bytes that DataLoader
                   workers have read; RandomResizedCrop, flip and normalisation on the GPU
 
@@ -20,7 +21,7 @@ __all__ = ["DaliFiles", "Torchvision", "sweep"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _SIZE = 224
-_LOADS, _THREADS = (0.5, 0.65, 0.8, 0.95), (4, 8, 16)
+_LOADS, _THREADS = (0.5, 0.65, 0.8, 0.95), (8, 12, 16)
 _SWEEP_SECONDS = 1.5
 _WARM_UP_BATCHES = 8
 
@@ -28,7 +29,9 @@ _WARM_UP_BATCHES = 8
 class DaliFiles:
     """DALI reads and shuffles the files itself."""
 
-    def __init__(self, folder: Path, batch: int, load: float, threads: int) -> None:
+    def __init__(
+        self, folder: Path, batch: int, load: float, threads: int, fancy: bool = False
+    ) -> None:
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.base_iterator import LastBatchPolicy
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -45,6 +48,7 @@ class DaliFiles:
                 random_aspect_ratio=(3 / 4, 4 / 3),
                 num_attempts=10,
                 hw_decoder_load=load,
+                jpeg_fancy_upsampling=fancy,
             )
             images = fn.resize(
                 images, size=(_SIZE, _SIZE), interp_type=types.INTERP_LINEAR, antialias=False
@@ -113,14 +117,14 @@ def _bytes(path: str) -> Any:
     return read_file(path)
 
 
-def sweep(folder: Path, batch: int) -> tuple[float, int]:
+def sweep(folder: Path, batch: int, fancy: bool) -> tuple[float, int]:
     """hw_decoder_load and threads with which :class:`DaliFiles` is fastest here."""
     import torch
 
     best, chosen = 0.0, (_LOADS[0], _THREADS[0])
     for threads in _THREADS:
         for load in _LOADS:
-            batches = _endless(DaliFiles(folder, batch, load, threads))
+            batches = _endless(DaliFiles(folder, batch, load, threads, fancy))
             for _ in range(_WARM_UP_BATCHES):
                 next(batches)
             torch.cuda.synchronize()

@@ -149,9 +149,12 @@ def test_small_images_are_read_by_a_kernel(
 
 @pytest.mark.parametrize("name", [*WAYS, "workers"])
 def test_breaking_and_iterating_again_a_hundred_times_keeps_nothing_on_the_gpu(
-    name: str, pixels: Callable[[int], Path], dataset: Path
+    name: str, request: pytest.FixtureRequest
 ) -> None:
-    path = dataset if name == "workers" else pixels(256)
+    if name == "workers":
+        path = request.getfixturevalue("dataset")
+    else:
+        path = request.getfixturevalue("pixels")(256)
     way = WAYS.get(name, {"engine": "workers", "num_workers": 2})
     with make_loader(path, 4, recipe="imagenet-train", device="cuda", **way) as loader:
 

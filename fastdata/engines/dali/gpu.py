@@ -22,7 +22,8 @@ from fastdata.plan import BatchPlan
 
 __all__ = ["DaliEngine"]
 
-_MOST_THREADS = 8  # beyond, threads take from the hardware decoder what they give
+_MOST_THREADS = 16
+_SPARED = 2  # CPUs for the training, and for what feeds the decoder
 
 
 class DaliEngine(DaliBase):
@@ -67,7 +68,7 @@ class DaliEngine(DaliBase):
         return super().refusal(settings)
 
     def _threads(self) -> int:
-        return min(_MOST_THREADS, max(1, cpus_of_a_rank(self._cpus) // 2))
+        return min(_MOST_THREADS, max(1, cpus_of_a_rank(self._cpus) - _SPARED))
 
     @staticmethod
     def _geometry(settings: Settings) -> Any:
