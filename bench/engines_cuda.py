@@ -8,8 +8,8 @@ Loading: normalised float16 batches of 512 at 224x224 on the GPU, images/s and C
 end of the first epoch over at least two epochs and 50 batches. "dali:coarse" and "dali_files" do
 not interpolate colours, which is DALI's default; "dali" and "dali_files:fancy" do. In the same
 process the first batch is compared with what the engine "workers" makes of it on the CPU in
-float32; DALI, which decodes and reduces otherwise, in the mean only. The synthetic bound is a copy of a batch in the GPU's
-own memory.
+float32; DALI, which decodes and reduces otherwise, in the mean only. The synthetic bound is a copy
+of a batch in the GPU's own memory.
 
 Training: ResNet-50 and ResNet-18, SGD, bf16 autocast, channels_last. Stretches of steps on a cached
 batch and on the loader's take turns; the figure is the median of the pairs' ratios.
