@@ -8,48 +8,20 @@ bench/results/*.json*, of each table the newest. A test compares the two.
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from bench.figures import SETS, Result, load, markdown, newest, paragraphs, times
 from bench.measure import ratio
-from bench.report import Table
+from bench.readme_gpu import on_gpu
 from bench.tuner import ENOUGH
 
-__all__ = ["README", "RESULTS", "load", "render", "written"]
+__all__ = ["README", "RESULTS", "render", "written"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 README, RESULTS = _ROOT / "README.md", Path(__file__).resolve().parent / "results"
 _BEGIN, _END = "<!-- figures: python -m bench.readme -->", "<!-- end of the figures -->"
-_SETS = {
-    "orig": "originals",
-    "s256": "short side 256",
-    "t32": "32x32 JPEGs",
-    "raw256": "256x256 pixels",
-    "raw32": "32x32 pixels",
-}
-
-
-class Result(NamedTuple):
-    """A table, and where and when it was measured."""
-
-    environment: dict[str, Any]
-    table: dict[str, Any]
-
-    @property
-    def machine(self) -> str:
-        """In words."""
-        gpu = self.environment.get("gpu", "none")
-        first = f"{gpu}, " if gpu != "none" else ""
-        versions = self.environment["versions"]
-        named = (f"{name} {versions[name]}" for name in ("torch", "torchvision") if versions[name])
-        return (
-            f"{first}{self.environment['cpus']} cores ({self.environment['cpu']}), "
-            f"Python {self.environment['python']}, {', '.join(named)}, "
-            f"{self.environment['date'][:10]}"
-        )
 
 
 def main() -> None:
@@ -71,34 +43,18 @@ def _split(text: str) -> tuple[str, str, str]:
     return before, inside, after
 
 
-def load(folder: Path) -> list[Result]:
-    """All tables, the oldest first."""
-    found = []
-    for file in sorted(folder.glob("*.json*")):
-        for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
-            run = json.loads(line)
-            found += [Result(run["environment"], table) for table in run["tables"]]
-    return sorted(found, key=lambda result: result.environment["date"])
-
-
 def render(results: list[Result]) -> str:
     """Markdown of all that is known."""
-    sections = (section(results) for section in (_engines, _loading, _conversion, _ladder, _single))
+    kinds = (_engines, _loading, _conversion, on_gpu, _ladder, _single)
+    sections = (section(results) for section in kinds)
     return "".join(f"{text}\n" for text in sections if text)
-
-
-def _newest(
-    results: Iterable[Result], key: Callable[[dict[str, Any]], str | None]
-) -> dict[str, Result]:
-    """Key -> the newest table that has it."""
-    return {name: one for one in results if (name := key(one.table)) is not None}
 
 
 def _engines(results: list[Result]) -> str:
     """Fastdata's fastest engine to every peer, on each set."""
 
     tables = _compared(results)
-    sets = [one for one in _SETS if one in tables]
+    sets = [one for one in SETS if one in tables]
     if not sets:
         return ""
     peers: dict[str, dict[str, str]] = {}
@@ -107,18 +63,23 @@ def _engines(results: list[Result]) -> str:
         ours = [title for title in rows if _ours(title) and "antialias" not in title]
         best = max(ours, key=lambda title: statistics.median(rows[title]["samples"]))
         for title, row in rows.items():
-            if not _ours(title) and not title.startswith("bound"):
+            if not _ours(title) and not title.startswith("bound") and _as_it_should_be(row):
                 to_it = ratio(rows[best]["samples"], row["samples"])
-                peers.setdefault(title, {})[one] = _times(to_it)
-    header = ["fastdata to", *(_SETS[one] for one in sets)]
+                peers.setdefault(title, {})[one] = times(to_it)
+    header = ["fastdata to", *(SETS[one] for one in sets)]
     table = [[title, *(found.get(one, "") for one in sets)] for title, found in peers.items()]
     newest = max((tables[one] for one in sets), key=lambda result: result.environment["date"])
-    return _paragraphs(
+    return paragraphs(
         "`bench.engines`: images/s of fastdata's fastest engine to each peer as its documentation "
         "sets it up (random resized crop of 224, at 32x32 a flip; what else differs stands in its "
         f"output), {newest.machine}:",
-        _markdown(header, table),
+        markdown(header, table),
     )
+
+
+def _as_it_should_be(row: dict[str, Any]) -> bool:
+    """Whether a contestant's outputs were those of the reference, where they were compared."""
+    return not (row.get("outputs") or {}).get("faults")
 
 
 def _compared(results: list[Result]) -> dict[str, Result]:
@@ -129,7 +90,7 @@ def _compared(results: list[Result]) -> dict[str, Result]:
         compared = any("reference_to_it" in row for row in rows if isinstance(row, dict))
         return table["title"].partition(":")[0] if compared else None
 
-    return _newest(results, name)
+    return newest(results, name)
 
 
 def _ours(title: str) -> bool:
@@ -139,7 +100,7 @@ def _ours(title: str) -> bool:
 def _loading(results: list[Result]) -> str:
     """Formats to torchvision's ImageFolder + DataLoader."""
     base = "ImageFolder + DataLoader"
-    tables = _newest(
+    tables = newest(
         results,
         lambda table: table["title"].partition(":")[0] if table.get("baseline") == base else None,
     )
@@ -151,11 +112,11 @@ def _loading(results: list[Result]) -> str:
     for at, name in enumerate(kept):
         for title, row in tables[name].table["rows"].items():
             if title != base:
-                rows.setdefault(title, [""] * len(kept))[at] = _times(row["ratio"])
+                rows.setdefault(title, [""] * len(kept))[at] = times(row["ratio"])
     header = [f"images/s to {base}", *(names[name] for name in kept)]
     table = [[title, *cells] for title, cells in rows.items()]
-    return _paragraphs(
-        f"`bench.loading`, uint8 batches, {tables[kept[-1]].machine}:", _markdown(header, table)
+    return paragraphs(
+        f"`bench.loading`, uint8 batches, {tables[kept[-1]].machine}:", markdown(header, table)
     )
 
 
@@ -165,18 +126,18 @@ def _conversion(results: list[Result]) -> str:
         "pass-through, --check structure": "pass-through, `--check structure`",
         "--resize 256": "`--resize 256`",
     }
-    tables = _newest(
+    tables = newest(
         results, lambda table: name if (name := table["title"].partition(":")[0]) in works else None
     )
     rows = []
     for name, words in works.items():
         if name in tables:
             table = tables[name].table
-            middle = _times(table["rows"]["fastdata convert"]["ratio"])
+            middle = times(table["rows"]["fastdata convert"]["ratio"])
             rows.append([f"{words}, to {table['baseline']}", middle])
     if not rows:
         return ""
-    return _paragraphs("`bench.conversion`:", _markdown(["`fastdata convert`", "ratio"], rows))
+    return paragraphs("`bench.conversion`:", markdown(["`fastdata convert`", "ratio"], rows))
 
 
 def _ladder(results: list[Result]) -> str:
@@ -196,7 +157,7 @@ def _ladder(results: list[Result]) -> str:
             rate = statistics.median(run["rate"] for run in pairs["fed"])
             cells.append(f"{rate:,.0f} ({pairs['share'][0]:.1%})")
         rows.append([name, *cells])
-    return _paragraphs(*parts, _markdown(["rung", *models], rows))
+    return paragraphs(*parts, markdown(["rung", *models], rows))
 
 
 def _single(results: list[Result]) -> str:
@@ -241,7 +202,7 @@ def _first_batch(results: list[Result]) -> list[str]:
 
 
 def _tuner(results: list[Result]) -> list[str]:
-    tables = _newest(
+    tables = newest(
         results, lambda table: "one" if table["title"] == "tuner beside a grid" else None
     )
     lines = []
@@ -261,10 +222,10 @@ def _cold(results: list[Result]) -> list[str]:
         cold = table.get("baseline") == "cold global"
         return table["title"].partition(",")[0] if cold else None
 
-    tables = _newest(results, format_of)
+    tables = newest(results, format_of)
     return [
         f"with a cold page cache, reading ahead on a {name} gives "
-        f"{_times(one.table['rows']['cold global, read ahead']['ratio'])} the rate (`bench.cold`)"
+        f"{times(one.table['rows']['cold global, read ahead']['ratio'])} the rate (`bench.cold`)"
         for name, one in tables.items()
     ]
 
@@ -273,7 +234,7 @@ def _checks(results: list[Result]) -> list[str]:
     def title(table: dict[str, Any]) -> str | None:
         return table["title"] if table["title"].startswith("checks for") else None
 
-    rows = [one.table["rows"]["with checks"] for one in _newest(results, title).values()]
+    rows = [one.table["rows"]["with checks"] for one in newest(results, title).values()]
     if not rows:
         return []
     costs = sorted(1 - row["ratio"][0] for row in rows)
@@ -288,7 +249,7 @@ def _memory(results: list[Result]) -> list[str]:
         return "memory" if table["title"].startswith("memory,") else None
 
     lines = []
-    for one in _newest(results, kind).values():
+    for one in newest(results, kind).values():
         size = one.table["title"].removeprefix("memory, ")
         rows = one.table["rows"].items()
         over = [f"{row['ratio']:.2f} of that as {name}" for name, row in rows if row["ratio"] > 1]
@@ -301,26 +262,12 @@ def _memory(results: list[Result]) -> list[str]:
 
 
 def _scanning(results: list[Result]) -> list[str]:
-    tables = _newest(results, lambda table: "one" if table["title"] == "scanning" else None)
+    tables = newest(results, lambda table: "one" if table["title"] == "scanning" else None)
     return [
         f"{row['files']:,} files are scanned and planned in {row['seconds']:.0f} s and "
         f"{row['megabytes']:.0f} MB (`bench.scanning`)"
         for row in (one.table["rows"] for one in tables.values())
     ]
-
-
-def _times(figures: Iterable[float]) -> str:
-    middle, low, high = figures
-    digits = 0 if middle >= 20 else 1 if middle >= 1 else 2
-    return f"{middle:.{digits}f}x ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
-    return Table("", header, rows).markdown().split("\n", 2)[2].rstrip()
-
-
-def _paragraphs(*parts: str) -> str:
-    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

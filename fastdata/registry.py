@@ -64,8 +64,8 @@ DEFAULT_DECODER = "simplejpeg"
 ENGINES = {  # the order in which engine="auto" tries them
     "direct": Entry("fastdata.engines.direct:DirectEngine", "torch", "torch", "cuda"),
     "gather": Entry("fastdata.engines.gather:GatherEngine", "torch", "torch"),
-    "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
     "dali": Entry("fastdata.engines.dali.gpu:DaliEngine", "nvidia.dali", "dali", "cuda"),
+    "workers": Entry("fastdata.engines.workers:WorkersEngine", "torch", "torch"),
     "dali-cpu": Entry("fastdata.engines.dali.cpu:DaliCpuEngine", "nvidia.dali", "dali"),
 }
 

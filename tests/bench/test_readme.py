@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import readme
+from bench.figures import load
 
 
 def test_figures_are_those_of_the_results() -> None:
-    expected = readme.render(readme.load(readme.RESULTS))
+    expected = readme.render(load(readme.RESULTS))
     assert readme.written() == expected, (
         "README.md does not state what bench/results says; run: python -m bench.readme"
     )
@@ -24,10 +25,56 @@ def test_the_newest_result_of_a_table_counts(tmp_path: Path) -> None:
     runs = [run("2026-02-01", 2_000_000), run("2026-01-01", 1_000_000)]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(one) + "\n" for one in runs))
     (tmp_path / "a.json").write_text(json.dumps(run("2026-01-15", 3)))
-    text = readme.render(readme.load(tmp_path))
+    text = readme.render(load(tmp_path))
     assert "2,000,000 files" in text
     assert "1,000,000 files" not in text
 
 
 def test_without_results_nothing_is_stated(tmp_path: Path) -> None:
-    assert readme.render(readme.load(tmp_path)) == ""
+    assert readme.render(load(tmp_path)) == ""
+
+
+def test_gpus_have_tables_of_their_own(tmp_path: Path) -> None:
+    def ranks(count: int, share: float) -> dict[str, Any]:
+        rows = {f"rank {i}": {"ratio": [share + i / 100, 0, 0]} for i in range(count)}
+        return {"title": f"resnet18, {count} x batch 512, direct", "rows": rows, "seen_once": 9}
+
+    loading = {
+        "title": "s256: images/s on the GPU, float16 224x224, batch 512, 16 workers",
+        "rows": {"dali": {"samples": [1, 25_000, 90_000], "runs": [{"cpu_seconds": 3.25}]}},
+    }
+    training = {
+        "title": "s256: resnet18 fed to cached",
+        "rows": {"dali": {"fed": [12_000.0], "ratio": [0.975, 0.97, 0.98]}},
+    }
+    environment = {"date": "2026-02-01", "gpu": "GPU A", "cpus": 16, "cpu": "B", "python": "3.12"}
+    versions = {"versions": {"torch": "2.11", "torchvision": "0.26"}}
+    tables = [loading, training, ranks(1, 0.996), ranks(2, 0.985)]
+    run = {"environment": environment | versions, "tables": tables}
+    (tmp_path / "a.json").write_text(json.dumps(run))
+    text = readme.render(load(tmp_path))
+    assert "| dali | 25,000 (3.2) |" in text
+    assert "GPU A, 16 cores" in text
+    assert "| dali | 12,000 (97.5%, 97.0% to 98.0%) |" in text
+    assert "On 2 GPUs of a host the slowest rank trains at 98.5%" in text
+    assert "one alone at 99.6%" in text
+
+
+def test_who_does_less_than_asked_is_no_peer(tmp_path: Path) -> None:
+    def row(rate: float, **more: Any) -> dict[str, Any]:
+        figures = {"samples": [rate, rate], "reference_to_it": [1, 1, 1], **more}
+        return {**figures, "first_batch_seconds": [[1.0, 0.1]]}
+
+    rows = {
+        "fastdata workers": row(300),
+        "honest": row(100, outputs={"faults": []}),
+        "hasty": row(900, outputs={"faults": ["half of its pixels"]}),
+    }
+    environment = {"date": "2026-02-01", "cpus": 2, "cpu": "B", "python": "3.12"}
+    versions = {"versions": {"torch": "2.11", "torchvision": "0.26"}}
+    table = {"title": "orig: images/s", "rows": rows}
+    run = {"environment": environment | versions, "tables": [table]}
+    (tmp_path / "a.json").write_text(json.dumps(run))
+    text = readme.render(load(tmp_path))
+    assert "| honest | 3.0x" in text
+    assert "hasty" not in text

@@ -1,0 +1,93 @@
+"""README's figures of GPUs: what engines load, and what training makes of it."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from bench.figures import SETS, Result, markdown, newest, paragraphs
+
+__all__ = ["on_gpu"]
+
+_LOADING, _FED = "images/s on the GPU", "fed to cached"
+
+
+def on_gpu(results: list[Result]) -> str:
+    """All that is known of GPUs."""
+    return "\n".join(filter(None, (_loading(results), _training(results), _ranks(results))))
+
+
+def _loading(results: list[Result]) -> str:
+    """Images/s and CPU seconds, an engine a row and a set a column."""
+
+    def name(table: dict[str, Any]) -> str | None:
+        first, _, rest = table["title"].partition(": ")
+        return first if rest.startswith(_LOADING) else None
+
+    tables = newest(results, name)
+    sets = [one for one in SETS if one in tables]
+    if not sets:
+        return ""
+    rows: dict[str, dict[str, str]] = {}
+    for one in sets:
+        for title, row in tables[one].table["rows"].items():
+            cpu = statistics.median(run["cpu_seconds"] for run in row["runs"])
+            rate = statistics.median(row["samples"])
+            rows.setdefault(title, {})[one] = f"{rate:,.0f} ({cpu:.2g})"
+    header = ["images/s (CPU s per 10,000)", *(SETS[one] for one in sets)]
+    table = [[title, *(found.get(one, "") for one in sets)] for title, found in rows.items()]
+    what = tables[sets[-1]].table["title"].partition(": ")[2].removeprefix(f"{_LOADING}, ")
+    return paragraphs(
+        f"`bench.engines --device cuda`, {what}, {tables[sets[-1]].machine}:",
+        markdown(header, table),
+        "`synthetic` copies a batch within the GPU's memory. `direct` has the dataset there, "
+        "`direct:host` in the page cache.",
+    )
+
+
+def _training(results: list[Result]) -> str:
+    """The share of the rate on a cached batch, an engine a row and a model a column."""
+
+    def name(table: dict[str, Any]) -> str | None:
+        return table["title"] if table["title"].endswith(_FED) else None
+
+    tables = newest(results, name)
+    if not tables:
+        return ""
+    rows: dict[str, dict[str, str]] = {}
+    models: list[str] = []
+    for title, one in tables.items():
+        name_of_set, _, rest = title.partition(": ")
+        models.append(f"{rest.removesuffix(_FED).strip()}, {SETS[name_of_set]}")
+        for engine, row in one.table["rows"].items():
+            middle, low, high = row["ratio"]
+            rate = statistics.median(row["fed"])
+            share = f"{rate:,.0f} ({middle:.1%}, {low:.1%} to {high:.1%})"
+            rows.setdefault(engine, {})[models[-1]] = share
+    table = [[title, *(found.get(model, "") for model in models)] for title, found in rows.items()]
+    return paragraphs(
+        "Training on these batches (bf16, channels_last): images/s, and share of the rate on a "
+        "cached batch:",
+        markdown(["", *models], table),
+    )
+
+
+def _ranks(results: list[Result]) -> str:
+    """Training on several GPUs of a host."""
+
+    def count(table: dict[str, Any]) -> str | None:
+        return str(len(table["rows"])) if table.get("seen_once") else None
+
+    tables = newest(results, count)
+    if "1" not in tables or len(tables) < 2:
+        return ""
+    shares = {
+        ranks: min(row["ratio"][0] for row in one.table["rows"].values())
+        for ranks, one in tables.items()
+    }
+    alone = shares.pop("1")
+    return "".join(
+        f"On {ranks} GPUs of a host the slowest rank trains at {share:.1%} of its rate on a cached "
+        f"batch, one alone at {alone:.1%} (`bench.ranks`, {tables[ranks].table['title']}).\n"
+        for ranks, share in shares.items()
+    )
