@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,7 +96,7 @@ def _profile(parsed: argparse.Namespace) -> Any:
         "target_rate": parsed.target_rate,
         "device": parsed.device,
         "budget": parsed.budget,
-        "report": _progress,
+        "report": _progress(time.monotonic()),
         **counts,
     }
     if parsed.dataset is not None:
@@ -117,9 +118,14 @@ def _verify(parsed: argparse.Namespace) -> str:
         return loader.explain()
 
 
-def _progress(line: str) -> None:
-    sys.stderr.write(f"fastdata tune: {line}\n")
-    sys.stderr.flush()
+def _progress(began: float) -> Callable[[str], None]:
+    """Writes lines with the seconds since then."""
+
+    def write(line: str) -> None:
+        sys.stderr.write(f"fastdata tune, {time.monotonic() - began:.0f} s: {line}\n")
+        sys.stderr.flush()
+
+    return write
 
 
 def _named(option: str, text: str) -> Callable[..., Any]:
