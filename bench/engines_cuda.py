@@ -118,7 +118,8 @@ def _loading(name: str, places: dict[str, Path], words: list[str], rounds: int) 
     def contestant(one: str) -> Callable[[], float]:
         def measure() -> float:
             place = str(places.get(one, "-"))
-            notes[one].append(_result(["load", one, place, *words, *extra.get(one, [])]))
+            checked = ["--unchecked"] if notes[one] else []  # once is enough
+            notes[one].append(_result(["load", one, place, *words, *extra.get(one, []), *checked]))
             return notes[one][-1]["rate"]
 
         return measure
