@@ -76,6 +76,9 @@ class PlanProcess(Generic[Answer]):
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
+        except BaseException:  # a part of it may have been sent
+            self.close()
+            raise
 
     def _receive(self) -> None:
         """Take the answer of the oldest call."""
@@ -85,6 +88,9 @@ class PlanProcess(Generic[Answer]):
             answer = pickle.load(self._process.stdout)  # of a process of ours
         except (EOFError, pickle.UnpicklingError):
             raise self._died() from None
+        except BaseException:  # such as Ctrl-C: a part of it may have been read
+            self.close()
+            raise
         self._pending.popleft().answer(answer)
 
     def _died(self) -> WorkerError:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.errors import WorkerError
 from fastdata.plan import BatchPlan, Planning, is_one_row, plan_samples, split_plan
 from fastdata.plan_process import PlanProcess
 from fastdata.recipe import Recipe, draw_key
@@ -78,8 +77,10 @@ class EpochPlanner:
                     made = following.result()
                 else:
                     made = self._make(seed, epoch, position, done, count)
-        except WorkerError:
-            self._ready.clear()  # that process has begun it
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._ready.clear()  # the process that has begun it may be gone
             raise
         finally:
             # An abandoned iterator is collected in any thread, also in one of these.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -105,6 +106,26 @@ def test_what_was_begun_is_no_hindrance_to_an_end() -> None:
         pending[0].result()
     assert len(process.submit(5).result()) == 5
     process.close()
+    process.close()
+
+
+def test_who_is_interrupted_may_ask_again() -> None:
+    process = PlanProcess(who)
+    _, pid = process.submit(1).result()
+    os.kill(pid, signal.SIGSTOP)
+    pending = process.submit(2)
+    whom = threading.main_thread().ident
+    interrupt = threading.Timer(0.2, signal.pthread_kill, [whom, signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pending.result()
+    finally:
+        interrupt.join()
+        signal.signal(signal.SIGINT, before)
+    number, successor = process.submit(3).result()
+    assert (number, successor != pid) == (3, True)
     process.close()
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fastdata.errors import WorkerError
 from fastdata.plan import BatchPlan, Planning, plan_batches
+from fastdata.plan_process import PlanProcess
 from fastdata.planner import EpochPlanner
 from fastdata.recipe import PRESETS, draw_key
 from fastdata.sampling import BatchSampler
@@ -84,6 +87,29 @@ def test_many_abandoned_epochs_leave_no_thread() -> None:
         next(planner.plans(5, 0, 0))
     names = [thread.name for thread in threading.enumerate()]
     assert not any(name.startswith("fastdata-plan") for name in names)
+
+
+@pytest.mark.parametrize("lost", [WorkerError, KeyboardInterrupt])
+def test_plans_go_on_after_their_process_was_lost(
+    lost: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = EpochPlanner(sampler_of(64), RECIPE, SIZES, where="process")
+    plans = planner.plans(5, 0, 0)
+    begun = list(islice(plans, 64))  # so many are planned at once in the beginning
+
+    def receive(process: PlanProcess[Any]) -> None:
+        process.close()
+        raise lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlanProcess, "_receive", receive)
+        with pytest.raises(lost):
+            next(plans)
+    assert_same(begun, expected(sampler_of(64), 0)[:64])
+    assert_same(list(planner.plans(5, 1, 0)), expected(sampler_of(64), 1))
+    planner.close()
+    assert_same(list(planner.plans(5, 2, 0)), expected(sampler_of(64), 2))
+    planner.close()
 
 
 def test_an_iterator_may_be_collected_in_its_own_thread() -> None:
