@@ -6,10 +6,10 @@
 Loading: normalised float16 batches of 512 at 224x224 on the GPU, images/s and CPU seconds per
 10,000 images (of the process and its children, and of the thread that asks for batches), from the
 end of the first epoch over at least two epochs and 50 batches. "dali:coarse" and "dali_files" do
-not interpolate colours, which is DALI's default; "dali" and "dali_files:fancy" do. In the same
-process the first batch is compared with what the engine "workers" makes of it on the CPU in
-float32; DALI, which decodes and reduces otherwise, in the mean only. The synthetic bound is a copy
-of a batch in the GPU's own memory.
+not interpolate colours, which is DALI's default; "dali" and "dali_files:fancy" do. In the
+first round the first batch is compared, in the same process, with what the engine "workers" makes
+of it on the CPU in float32; DALI, which decodes and reduces otherwise, in the mean only. The
+synthetic bound is a copy of a batch in the GPU's own memory.
 
 Training: ResNet-50 and ResNet-18, SGD, bf16 autocast, channels_last. Stretches of steps on a cached
 batch and on the loader's take turns; the figure is the median of the pairs' ratios.
@@ -94,7 +94,7 @@ def _place(set_name: str, name: str, sets: Any) -> Path:
 def _able(places: dict[str, Path], words: list[str]) -> dict[str, Path]:
     """Those that can load on this machine; prints what the others say."""
     able = {}
-    with ThreadPoolExecutor() as pool:  # each is the start of a process; none is timed
+    with ThreadPoolExecutor(2) as pool:  # each is the start of a process; none is timed
         every = pool.map(lambda one: _run(["check", one, str(places[one]), *words]), places)
         checks = dict(zip(places, every, strict=True))
     for name, place in places.items():

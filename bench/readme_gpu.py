@@ -75,19 +75,20 @@ def _training(results: list[Result]) -> str:
 def _ranks(results: list[Result]) -> str:
     """Training on several GPUs of a host."""
 
-    def count(table: dict[str, Any]) -> str | None:
-        return str(len(table["rows"])) if table.get("seen_once") else None
+    def title(table: dict[str, Any]) -> str | None:
+        return table["title"] if table.get("seen_once") else None
 
-    tables = newest(results, count)
-    if "1" not in tables or len(tables) < 2:
-        return ""
-    shares = {
-        ranks: min(row["ratio"][0] for row in one.table["rows"].values())
-        for ranks, one in tables.items()
-    }
-    alone = shares.pop("1")
-    return "".join(
-        f"On {ranks} GPUs of a host the slowest rank trains at {share:.1%} of its rate on a cached "
-        f"batch, one alone at {alone:.1%} (`bench.ranks`, {tables[ranks].table['title']}).\n"
-        for ranks, share in shares.items()
-    )
+    def share(one: Result) -> float:
+        return min(row["ratio"][0] for row in one.table["rows"].values())
+
+    lines, tables = [], newest(results, title)
+    for name, one in tables.items():
+        ranks = len(one.table["rows"])
+        alone = tables.get(name.replace(f", {ranks} x ", ", 1 x "))
+        if ranks > 1 and alone is not None:
+            lines.append(
+                f"On {ranks} GPUs of a host the slowest rank trains at {share(one):.1%} of its "
+                f"rate on a cached batch, one alone at {share(alone):.1%} (`bench.ranks`, {name}, "
+                f"{one.machine}).\n"
+            )
+    return "".join(lines)

@@ -76,9 +76,10 @@ def make_loader(
         device: None is the CPU.
         shuffle: None: where the recipe is random.
         drop_last: None: the same as ``shuffle``.
-        num_workers: processes; 0 works in this process; ``"auto"``: as many as CPUs.
-        prefetch_factor: batches that each worker prepares ahead; of small ones, several times as
-            many.
+        num_workers: processes (engine workers) or threads; 0 works in this process; ``"auto"``: as
+            many as CPUs, or as the engine can use.
+        prefetch_factor: batches that each worker prepares ahead, of small ones several times as
+            many; of other engines than workers, all of them together.
         order: of a shuffled epoch. ``"global"``: a permutation of the whole dataset; ``"blocks"``:
             blocks of about 4 MB are shuffled, then the samples within windows of 64 blocks: for
             disks and network file systems where random reads are slow.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from fastdata.errors import WorkerError
@@ -21,7 +21,7 @@ from fastdata.errors import WorkerError
 __all__ = ["PlanProcess", "serve"]
 
 Answer = TypeVar("Answer")
-_PATIENCE = 5.0  # seconds until a process that does not end is killed
+_MOST_PENDING = 4  # calls without an answer; more would fill both pipes, and both sides wait
 _PROGRAM = "import sys; sys.path[:] = {!r}; from fastdata.plan_process import serve; serve()"
 
 
@@ -50,48 +50,49 @@ class PlanProcess(Generic[Answer]):
         """
         if self._process is None:
             self._start()
+        while len(self._pending) >= _MOST_PENDING:
+            self._receive()
         pending = Pending(self)
-        self._send(arguments)
-        self._pending.append(pending)
+        with self._whole():
+            self._pending.append(pending)
+            assert self._process is not None
+            _send(self._process, arguments)
         return pending
 
     def _start(self) -> None:
-        command = [sys.executable, "-c", _PROGRAM.format(sys.path)]
+        # What is found from another working directory, too, and by this interpreter's own path.
+        path = [os.path.abspath(place) for place in sys.path if isinstance(place, str)]
+        command = [sys.executable, "-c", _PROGRAM.format(path)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         try:
             # Out of the terminal's group: a Ctrl-C is the training's to answer.
-            self._process = subprocess.Popen(command, **pipes, start_new_session=True)
-        except OSError as error:
+            process = subprocess.Popen(command, **pipes, start_new_session=True)
+            _send(process, self._function)
+        except (OSError, TypeError) as error:  # TypeError: nobody knows the interpreter's path
             raise WorkerError(
                 f"the process that plans batches cannot be started: {error}"
             ) from None
-        self._end = weakref.finalize(self, _end, self._process, os.getpid())
-        self._send(self._function)
-
-    def _send(self, message: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
-        except BaseException:  # a part of it may have been sent
-            self.close()
-            raise
+        self._end = weakref.finalize(self, _end, process, os.getpid())
+        self._process = process
 
     def _receive(self) -> None:
         """Take the answer of the oldest call."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        try:
+        with self._whole():
+            assert self._process is not None
+            assert self._process.stdout is not None
             answer = pickle.load(self._process.stdout)  # of a process of ours
-        except (EOFError, pickle.UnpicklingError):
+            self._pending.popleft().answer(answer)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A message that is not sent or received as a whole, be it for a Ctrl-C, is the last."""
+        try:
+            yield
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             raise self._died() from None
-        except BaseException:  # such as Ctrl-C: a part of it may have been read
+        except BaseException:
             self.close()
             raise
-        self._pending.popleft().answer(answer)
 
     def _died(self) -> WorkerError:
         assert self._process is not None
@@ -105,17 +106,17 @@ class PlanProcess(Generic[Answer]):
 
     def close(self) -> None:
         """End the process; what was begun has no answer then. The next call starts another."""
-        self._end()
         self._process = None
         while self._pending:
             self._pending.popleft().answer(WorkerError("the process that plans batches was ended"))
+        self._end()
 
 
 class Pending(Generic[Answer]):
     """A call that was begun."""
 
     def __init__(self, process: PlanProcess[Answer]) -> None:
-        self._process = process
+        self._process = weakref.ref(process)
         self._answers: list[Any] = []
 
     def answer(self, answer: Any) -> None:
@@ -129,7 +130,10 @@ class Pending(Generic[Answer]):
             WorkerError: the process has ended.
         """
         while not self._answers:
-            self._process._receive()
+            process = self._process()
+            if process is None:
+                raise WorkerError("the process that plans batches was ended")
+            process._receive()
         [answer] = self._answers
         if isinstance(answer, Exception):
             raise answer
@@ -137,18 +141,21 @@ class Pending(Generic[Answer]):
         return result
 
 
+def _send(process: subprocess.Popen[bytes], message: Any) -> None:
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    process.stdin.flush()
+
+
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a fork's copy of what is not its own
         return
+    process.kill()  # it has nothing to save, and a fork may keep its pipes open
+    process.wait()
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended
-            pipe.close()  # which ends it
-    try:
-        process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        with contextlib.suppress(BrokenPipeError):  # what is left to be written
+            pipe.close()
 
 
 def serve() -> None:

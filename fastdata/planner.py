@@ -41,8 +41,9 @@ class EpochPlanner:
             sampler: which samples the batches hold.
             recipe: what to do to them.
             sizes: int32 [N, 2] of the whole dataset, or None where they are not known in advance.
-            where: plans are made.
+            where: where plans are made.
         """
+        self._sampler = sampler
         self._make = _Maker(sampler, recipe, sizes)
         self._where = where
         self._process = PlanProcess(self._make)
@@ -59,7 +60,7 @@ class EpochPlanner:
         ready = self._ready.pop((seed, epoch, position), None)
         self._ready.clear()
         made = ready() if ready else self._make(seed, epoch, position, 0, self._first)
-        done, count = 0, self._first
+        done, count, steps = 0, self._first, self._sampler.steps(position)
         pool = ThreadPoolExecutor(2, _THREADS)
         submit: Callable[..., Any] = self._process.submit
         if self._where != "process":
@@ -67,13 +68,16 @@ class EpochPlanner:
         try:
             while made[1]:
                 done += len(made[1])
-                if self._where != "here":
+                following = None
+                if self._where != "here" and done < steps:
                     count = min(2 * count, self._most)
                     following = submit(seed, epoch, position, done, count)
                 if done <= self._first:
-                    self._prepare(pool, seed, epoch + 1)
+                    self._prepare(pool, seed, epoch + 1, started=following is not None)
                 yield from split_plan(*made)
-                if self._where != "here":
+                if done >= steps:
+                    return
+                if following is not None:
                     made = following.result()
                 else:
                     made = self._make(seed, epoch, position, done, count)
@@ -87,10 +91,11 @@ class EpochPlanner:
             here = threading.current_thread().name.startswith(_THREADS)
             pool.shutdown(wait=not here, cancel_futures=True)
 
-    def _prepare(self, pool: ThreadPoolExecutor, seed: int, epoch: int) -> None:
-        """Begin to plan the beginning of an epoch."""
+    def _prepare(self, pool: ThreadPoolExecutor, seed: int, epoch: int, *, started: bool) -> None:
+        """Begin to plan the beginning of an epoch; in the process, where that has been started:
+        one is not worth it for epochs that are planned at once."""
         key, arguments = (seed, epoch, 0), (seed, epoch, 0, 0, self._first)
-        if self._where == "process":
+        if self._where == "process" and started:
             self._ready[key] = self._process.submit(*arguments).result
             return
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,13 @@ from fastdata.errors import UsageError, WorkerError
 from fastdata.plan_process import PlanProcess
 
 PATIENCE = 30.0  # until a test fails instead of hanging
+
+
+@pytest.fixture(autouse=True)
+def _hang_guard() -> Iterator[None]:
+    faulthandler.dump_traceback_later(4 * PATIENCE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 def who(number: int) -> tuple[int, int]:
@@ -32,6 +42,17 @@ def much(size: int) -> bytes:
 
 def refuse(what: str) -> None:
     raise UsageError(f"cannot plan {what}")
+
+
+def stop(pid: int, finalizer: Callable[[Callable[[], None]], None]) -> None:
+    """Let a process do nothing more, not even end, until the test is over."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    finalizer(end)
 
 
 def is_running(pid: int) -> bool:
@@ -71,10 +92,12 @@ def test_an_error_is_raised_for_who_asked() -> None:
     process.close()
 
 
-def test_a_process_that_is_killed_is_a_worker_error_and_another_one_starts() -> None:
+def test_a_process_that_is_killed_is_a_worker_error_and_another_one_starts(
+    request: pytest.FixtureRequest,
+) -> None:
     process = PlanProcess(who)
     _, pid = process.submit(1).result()
-    os.kill(pid, signal.SIGSTOP)  # so that it cannot answer before it is killed
+    stop(pid, request.addfinalizer)  # so that it cannot answer before it is killed
     pending, other = process.submit(2), process.submit(3)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=rf"plans batches, {pid}, .*exit code -9"):
@@ -109,10 +132,10 @@ def test_what_was_begun_is_no_hindrance_to_an_end() -> None:
     process.close()
 
 
-def test_who_is_interrupted_may_ask_again() -> None:
+def test_who_is_interrupted_may_ask_again(request: pytest.FixtureRequest) -> None:
     process = PlanProcess(who)
     _, pid = process.submit(1).result()
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid, request.addfinalizer)
     pending = process.submit(2)
     whom = threading.main_thread().ident
     interrupt = threading.Timer(0.2, signal.pthread_kill, [whom, signal.SIGINT])
@@ -132,9 +155,47 @@ def test_who_is_interrupted_may_ask_again() -> None:
 def test_a_process_that_is_forgotten_ends() -> None:
     process = PlanProcess(who)
     pid = process.submit(1).result()[1]
-    del process
-    gc.collect()
-    wait_until_gone(pid)
+    pending = process.submit(2)
+    gc.disable()  # no collection is needed for it
+    try:
+        del process
+        wait_until_gone(pid)
+    finally:
+        gc.enable()
+    with pytest.raises(WorkerError):
+        pending.result()
+
+
+def test_calls_whose_answers_nobody_wants_do_not_pile_up() -> None:
+    process = PlanProcess(much)
+    for _ in range(200):  # each more than a pipe holds
+        process.submit(200_000)
+    assert len(process.submit(7).result()) == 7
+    process.close()
+
+
+def test_a_fork_that_lives_on_does_not_hold_up_its_end() -> None:
+    process = PlanProcess(who)
+    pid = process.submit(1).result()[1]
+    child = os.fork()
+    if child == 0:  # keeps the pipes open
+        time.sleep(PATIENCE)
+        os._exit(0)
+    try:
+        process.close()
+        assert not is_running(pid)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_it_finds_its_modules_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [tmp_path, "", *sys.path])  # a Path is no entry of it
+    process = PlanProcess(who)
+    assert process.submit(1).result()[0] == 1
+    process.close()
 
 
 def test_the_end_of_a_fork_is_not_its_end() -> None:

@@ -15,8 +15,9 @@ __all__ = ["decode"]
 
 _MOST_MCU_ROWS = 16  # of pixels in a row of MCUs, for every sampling but the rarest
 _SEQUENTIAL, _SOS, _DRI = (0xC0, 0xC1), 0xDA, 0xDD
-# Before the end of the image, or a comment or an application's segment that stands there.
-_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0x(d9|fe|e[0-9a-f])")
+_REST = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+# What may stand before the end of the image: comments and applications' segments.
+_SEGMENT = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0x(fe|e[0-9a-f])")
 
 
 def decode(
@@ -65,6 +66,8 @@ def _decode_top(
     try:
         simplejpeg.decode_jpeg(part, min_width=width, min_height=height, buffer=pixels)
     except ValueError as error:
+        if _SEGMENT.match(str(error)):
+            return decode(data, size, reduction, out)  # it tells such a segment from damage
         if _REST.match(str(error)) is None:
             raise
     return pixels

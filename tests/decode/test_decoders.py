@@ -154,6 +154,20 @@ def test_a_file_that_ends_early_is_refused_whatever_rows_are_needed(decode: Deco
                 decode(data[:length], (97, 161), rows=rows)
 
 
+@pytest.mark.parametrize("marker", [0xFE, 0xE1], ids=["comment", "APP1"])
+def test_a_segment_behind_the_scan_is_no_damage_and_hides_none(decode: Decode, marker: int) -> None:
+    plain = jpeg(97, 161)
+    segment = bytes([0xFF, marker]) + (90).to_bytes(2, "big") + b"behind the scan".ljust(88)
+    data = plain[:-2] + segment + plain[-2:]
+    expected = pillows(data, 1)
+    for rows in (1, 40, 161):
+        pixels = decode(data, (97, 161), rows=rows)
+        assert np.array_equal(pixels[:rows], expected[:rows])
+        for length in range(len(plain) - 40, len(data) - 2, 7):
+            with pytest.raises(ValueError, match=r"\w"):
+                decode(data[:length], (97, 161), rows=rows)
+
+
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "pillow"])
 def test_damage_above_the_rows_that_are_needed_is_refused(name: str) -> None:
     decode = load(DECODERS, name, "decoder")  # Pillow is silent about it

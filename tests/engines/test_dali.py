@@ -292,6 +292,23 @@ def test_the_gpus_graph_makes_the_batches_of_the_cpus(
         cpus.close()
 
 
+def test_what_dali_lacks_here_makes_way_for_another_engine(
+    make_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(engine: DaliEngine) -> None:
+        raise RuntimeError("[/opt/dali] CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(OnCpu, "_build", refuse)
+    convert(make_folder({"a": 4}, [(60, 50)]), tmp_path / "out", workers=1)
+    with open_dataset(tmp_path / "out") as dataset:
+        with pytest.raises(Unavailable, match="OUT_OF_MEMORY"):
+            OnCpu(settings(dataset, RECIPE, batch_size=2))
+        # But nothing is taken in the place of what somebody has set up by hand.
+        asked = settings(dataset, RECIPE, batch_size=2, options={"hw_decoder_load": 7})
+        with pytest.raises(UsageError, match=r"hw_decoder_load.*OUT_OF_MEMORY"):
+            OnCpu(asked)
+
+
 def test_the_decoder_is_told_of_the_datasets_sizes(
     make_folder: Callable[..., Path], tmp_path: Path
 ) -> None:

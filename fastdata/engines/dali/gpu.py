@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 from torch.utils.dlpack import from_dlpack
 
-from fastdata.engines import Batch, Settings
+from fastdata.engines import Batch, Settings, Unavailable
 from fastdata.engines.ahead import PinnedRing
 from fastdata.engines.dali.base import DaliBase, Done, built, corners, decode_crops, source_inputs
 from fastdata.engines.dali.options import decoder_options, wheel_refusal
 from fastdata.engines.pixels import CropStage
+from fastdata.errors import UsageError
 from fastdata.kernels import COLUMNS
 from fastdata.machine import cpus_of_a_rank
 from fastdata.plan import BatchPlan
@@ -59,7 +60,12 @@ class DaliEngine(DaliBase):
         self._tables, self._adjustments = PinnedRing(2), PinnedRing(2)
         self._held: deque[tuple[Any, torch.cuda.Event]] = deque()
         self.decoder_options = decoder_options(settings)
-        self.pipeline = self._build()  # what this machine lacks shows now
+        try:
+            self.pipeline = self._build()
+        except RuntimeError as error:  # DALI's: what this machine lacks shows now
+            if settings.options:
+                raise UsageError(f"DALI refuses, with {settings.options}: {error}") from error
+            raise Unavailable(f"DALI cannot be used here: {error}") from error
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:
