@@ -219,7 +219,7 @@ def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
             rung.place, rung.batch, step=step, budget=rung.budget, save=False, **options
         )
         loader = fastdata.make_loader(rung.place, rung.batch, profile=profile, **options)
-        return loader, loader.engine
+        return loader, ", ".join(f"{name} {value}" for name, value in profile.setting.items())
     try:
         loader = fastdata.make_loader(
             rung.place,
