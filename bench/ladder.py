@@ -213,7 +213,8 @@ def _shown(
         )
         note = f"{rate:,.0f}: {share:.1%}"
         shown.append(Bar(name, rate, min(fed), max(fed), note, grey=name == arguments.rungs[0]))
-    notes = [f"{name}: not measured: {reason}" for name, reason in missing.items()]
+    notes = [f"{name}: {one['remark']}" for name, one in measured.items() if one["remark"]]
+    notes += [f"{name}: not measured: {reason}" for name, reason in missing.items()]
     title = f"{model}, batch {arguments.batch}, {arguments.workers} workers"
     return [Table(title, header, rows, notes), bars(shown, "images/s, and share of the ceiling")]
 
