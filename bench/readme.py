@@ -106,7 +106,7 @@ def _loading(results: list[Result]) -> str:
     )
     if not tables:
         return ""
-    names = {"s256": "photographs at short side 256", "32x32": "32x32 JPEGs", "orig": "originals"}
+    names = {"orig": "originals", "s256": "short side 256", "32x32": "32x32 JPEGs"}
     kept = [name for name in names if name in tables]
     rows: dict[str, list[str]] = {}
     for at, name in enumerate(kept):
