@@ -148,6 +148,11 @@ def _ladder(results: list[Result]) -> str:
     newest = ladders[-1]
     measured = newest.table["rows"]
     parts = [f"`bench.ladder`, {newest.machine}; images/s and share of the ceiling in training:"]
+    if newest.environment.get("gpu", "none") == "none":
+        parts = [
+            f"`bench.ladder` without a GPU, {newest.machine}: a small CNN trains on one core, "
+            "which the loader uses, too; images/s, and share of its rate on a cached batch:"
+        ]
     models = list(next(iter(measured.values()))["models"])
     rows = []
     for name, rung in measured.items():
