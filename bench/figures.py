@@ -41,12 +41,13 @@ class Result(NamedTuple):
 
 
 def load(folder: Path) -> list[Result]:
-    """All tables, the oldest first."""
+    """All tables with rows, the oldest first; bench.run's have other parts, for its own report."""
     found = []
     for file in sorted(folder.glob("*.json*")):
         for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
             run = json.loads(line)
-            found += [Result(run["environment"], table) for table in run["tables"]]
+            tables = (table for table in run["tables"] if "rows" in table)
+            found += [Result(run["environment"], table) for table in tables]
     return sorted(found, key=lambda result: result.environment["date"])
 
 

@@ -30,6 +30,13 @@ def test_the_newest_result_of_a_table_counts(tmp_path: Path) -> None:
     assert "1,000,000 files" not in text
 
 
+def test_reports_of_other_parts_are_left_alone(tmp_path: Path) -> None:
+    tables = [{"title": "fastdata on photos", "loading": {}}]
+    run = {"environment": {"date": "2026-02-01"}, "tables": tables}
+    (tmp_path / "run.jsonl").write_text(json.dumps(run) + "\n")
+    assert readme.render(load(tmp_path)) == ""
+
+
 def test_without_results_nothing_is_stated(tmp_path: Path) -> None:
     assert readme.render(load(tmp_path)) == ""
 
