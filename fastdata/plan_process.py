@@ -22,6 +22,7 @@ __all__ = ["PlanProcess", "serve"]
 
 Answer = TypeVar("Answer")
 _MOST_PENDING = 4  # calls without an answer; more would fill both pipes, and both sides wait
+_PATIENCE = 2.0  # seconds
 _PROGRAM = "import sys; sys.path[:] = {!r}; from fastdata.plan_process import serve; serve()"
 
 
@@ -97,6 +98,8 @@ class PlanProcess(Generic[Answer]):
     def _died(self) -> WorkerError:
         assert self._process is not None
         process = self._process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE)  # for its own exit code
         self.close()
         return WorkerError(
             f"the process that plans batches, {process.pid}, has ended with exit code "

@@ -185,11 +185,14 @@ class DirectEngine(Engine):
 
     def explain(self) -> list[str]:
         where = "its own memory" if self.tier == "hbm" else "the page cache over the bus"
-        return [
+        lines = [
             f"engine direct: the GPU reads {self._pixels.nbytes / 1e9:.2f} GB of pixels from "
             f"{where}, {self._why}; no CPU thread copies pixels.",
             self._crop.explain(),
         ]
+        if self.planning == "process":
+            lines.append("A process of its own plans its batches.")
+        return lines
 
     def close(self) -> None:
         torch.cuda.synchronize(self.settings.device)  # nothing may read what is released
