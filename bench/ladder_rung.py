@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,7 +78,8 @@ def main() -> None:
     first = _on_device(next(batches), rung)
     _wait(cuda)
     made: dict[str, Any] = {"first_batch_seconds": time.perf_counter() - started}
-    made |= {"remark": remark, "rung": asdict(rung), "models": {}}
+    told = {**asdict(rung), "place": Path(rung.place).name}  # it lay in a temporary folder
+    made |= {"remark": remark, "rung": told, "models": {}}
     for name, step in steps.items():
         made["models"][name] = _pairs(rung, step, batches, first)
     print(json.dumps(made))
