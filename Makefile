@@ -34,7 +34,7 @@ test: $(TESTED) ## run the tests
 	@command -v cjpeg >/dev/null && $(BIN)/python -c 'import turbojpeg; turbojpeg.TurboJPEG()' || { \
 	    echo "make test needs libjpeg-turbo 2 and its cjpeg (Debian:" \
 	        "apt install libturbojpeg0 libjpeg-turbo-progs)" >&2; exit 1; }
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope --max-worker-restart=0
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

@@ -50,14 +50,17 @@ def main() -> None:
     print(facts(machine))
     with tempfile.TemporaryDirectory(prefix="bench-run-") as scratch:
         source = arguments.src or _draw(Path(scratch) / "images", arguments.images)
-        made = {"folder": {"place": str(source), "seconds": 0.0, "bytes": _size(source)}}
-        for to in arguments.formats:
-            if to != "folder":
-                made[to] = _convert(arguments, source, Path(scratch) / to, to)
-        loads = _measure(arguments, {to: made[to] for to in arguments.formats})
+        places = {to: source if to == "folder" else Path(scratch) / to for to in arguments.formats}
+        made = {"folder": {"seconds": 0.0, "bytes": _size(source)}}
+        made |= {
+            to: _convert(arguments, source, place, to)
+            for to, place in places.items()
+            if to != "folder"
+        }
+        loads = _measure(arguments, places)
     if not loads:
         raise SystemExit("no engine can load any of these formats here; see the reasons above")
-    title = f"fastdata on {arguments.src or 'drawn images'}"
+    title = f"fastdata on {arguments.src.name if arguments.src else 'drawn images'}"
     results = [
         {"title": title, "conversions": made, "loads": loads, "arguments": _plain(arguments)}
     ]
@@ -96,7 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 def _plain(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
-        key: value if isinstance(value, (int, float, list, str)) else str(value)
+        key: value.name if isinstance(value, Path) else value
         for key, value in vars(arguments).items()
     }
 
@@ -127,18 +130,17 @@ def _convert(arguments: argparse.Namespace, source: Path, place: Path, to: str) 
     done = _run(["convert", str(source), str(place), to, *sizes])
     if done.returncode:
         raise SystemExit(f"converting {source} to {to} failed:\n{done.stderr}")
-    return {"place": str(place), **json.loads(done.stdout.splitlines()[-1])}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def _measure(
-    arguments: argparse.Namespace, made: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def _measure(arguments: argparse.Namespace, places: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """Row -> its format, its engine, what each warm run gave, and the rates of the cold ones."""
     able: dict[str, dict[str, Any]] = {}
     common = [arguments.device, str(arguments.batch), str(arguments.workers)]
-    for to, conversion in made.items():
+    for to, place in places.items():
         for engine in arguments.engines:
-            words = [conversion["place"], engine, *common]
+            words = [str(place), engine, *common]
             trial = _run(["load", "warm", *words, str(_TRIAL_SECONDS)])
             if trial.returncode:
                 print(f"  {to}, {engine}: {_reason(trial)}")
@@ -148,7 +150,7 @@ def _measure(
             }  # fmt: skip
 
     def contestant(row: dict[str, Any], cache: str) -> Callable[[], float]:
-        files, state = Path(made[row["format"]]["place"]), Cache(cache == "cold")
+        files, state = places[row["format"]], Cache(cache == "cold")
 
         def measure() -> float:
             state.prepare(files)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from fastdata.errors import UsageError, WorkerError
 from fastdata.plan_process import PlanProcess
 
 PATIENCE = 30.0  # until a test fails instead of hanging
-
-
-@pytest.fixture(autouse=True)
-def _hang_guard() -> Iterator[None]:
-    faulthandler.dump_traceback_later(4 * PATIENCE, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def who(number: int) -> tuple[int, int]:
