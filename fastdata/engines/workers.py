@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import chain, cycle, islice, repeat
 from typing import Any
 
@@ -26,6 +27,7 @@ from fastdata.engines.pixels import CropStage
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
+from fastdata.garbage import spared_garbage
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -135,7 +137,9 @@ class WorkersEngine(Engine):
             raise
 
     def _iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        received = iter(loader)
+        starting = self.num_workers > 0 and loader._iterator is None
+        with spared_garbage() if starting else nullcontext():
+            received = iter(loader)
         self._deaths = select.poll()
         for worker in getattr(received, "_workers", []):
             self._deaths.register(worker.sentinel, select.POLLIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from itertools import cycle
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils.data import (
 
 from fastdata.arguments import expect_type, parse_device
 from fastdata.errors import UsageError
+from fastdata.garbage import spared_garbage
 from fastdata.profile import Profile
 from fastdata.tuning.batches import (
     Batches,
@@ -283,7 +285,9 @@ class _TorchSubject(Subject):
         start = 0.0
         try:
             while not laps or time.perf_counter() - began < seconds + start:
-                for lap in loader:
+                with nullcontext() if laps else spared_garbage():
+                    batches = iter(loader)
+                for lap in batches:
                     start = start or time.perf_counter() - began
                     if lap.samples:
                         laps.append(lap)
