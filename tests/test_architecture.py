@@ -40,18 +40,8 @@ LAYERS: list[set[str]] = [
     {"decode", "formats"},
     {"registry"},
     {
-        *(
-            "_version",
-            "arguments",
-            "errors",
-            "files",
-            "hashing",
-            "header",
-            "jpeg",
-            "machine",
-            "manifest",
-        ),
-        *("manifest", "paths", "png", "seeding"),
+        *("_version", "arguments", "errors", "files", "garbage", "hashing", "header", "jpeg"),
+        *("machine", "manifest", "paths", "png", "seeding"),
     },
 ]
 RANK = {part: -number for number, layer in enumerate(LAYERS) for part in layer}
