@@ -22,6 +22,7 @@ from fastdata.engines import Batch, Engine, Settings, batches_together
 from fastdata.engines.ahead import Ahead, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.fetch import Fetcher, HostBatch
+from fastdata.engines.overdue import TIMEOUT, limit_waiting, parse_timeout
 from fastdata.engines.packed import can_pack, slot_bytes
 from fastdata.engines.pixels import CropStage
 from fastdata.engines.slots import Slots
@@ -61,9 +62,11 @@ class WorkersEngine(Engine):
         read_ahead: whether the system is asked to read the samples of plans from the disk when
             they are sent to the workers; ``"auto"``, the default: where the dataset is more than
             memory.
+        timeout: seconds in which no worker sends anything until that is an error; 600 by default,
+            0 for never.
     """
 
-    options = ("decoder", "resize_on", "start_method", READ_AHEAD)
+    options = ("decoder", "resize_on", "start_method", READ_AHEAD, TIMEOUT)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -74,6 +77,7 @@ class WorkersEngine(Engine):
                 f"expected start_method to be one of {', '.join(get_all_start_methods())}, got "
                 f"{method!r}"
             )
+        self._timeout = parse_timeout(settings)
         self._cpus = available_cpus()
         asked = settings.num_workers
         self.num_workers = cpus_of_a_rank(self._cpus) if asked is None else asked
@@ -141,6 +145,8 @@ class WorkersEngine(Engine):
         starting = self.num_workers > 0 and loader._iterator is None
         with spared_garbage() if starting else nullcontext():
             received = iter(loader)
+        if starting:
+            limit_waiting(received, self._timeout)
         self._deaths = select.poll()
         for worker in getattr(received, "_workers", []):
             self._deaths.register(worker.sentinel, select.POLLIN)

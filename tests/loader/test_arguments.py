@@ -59,6 +59,9 @@ def identity(image: NDArray[np.uint8]) -> torch.Tensor:
         ({"engine_options": {"threads": 3}}, "option 'threads'.*decoder"),
         ({"engine_options": {"decoder": "warp"}}, "'warp'.*simplejpeg"),
         ({"engine_options": {"start_method": "warp"}}, "start_method.*'warp'"),
+        ({"engine_options": {"timeout": -1}}, "timeout.*seconds.*-1"),
+        ({"engine_options": {"timeout": True}}, "timeout.*seconds.*True"),
+        ({"engine_options": {"timeout": float("nan")}}, "timeout.*seconds.*nan"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_was_expected_and_found(

@@ -196,6 +196,46 @@ def test_a_worker_that_is_killed_while_it_works_is_a_worker_error(
         assert same(list(loader), run(packed, transform=identity))
 
 
+def stall(image: NDArray[np.uint8]) -> torch.Tensor:
+    while True:
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["waited for", "after a break"])
+def test_workers_that_stand_still_are_a_worker_error(
+    again: bool,
+    packed: Path,
+    before: set[int],
+    children: Callable[[], set[int]],
+    wait_until_gone: Callable[[set[int]], None],
+) -> None:
+    seen = multiprocessing.Value("i", 0)
+
+    def transform(image: NDArray[np.uint8]) -> torch.Tensor:
+        with seen.get_lock():
+            seen.value += 1
+        return stall(image) if seen.value > 4 * again else identity(image)
+
+    # Of 5 s, in which torch looks for dead workers, there is one or none.
+    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 6}}
+    with make_loader(packed, 4, recipe=TRAIN, shuffle=True, **options) as loader:
+        if again:
+            next(iter(loader))
+        with pytest.raises(WorkerError, match=r"for 6 s; process \d+, .*sleeps.*forkserver"):
+            next(iter(loader))
+        wait_until_gone(children() - before)
+
+
+def test_workers_may_take_longer_than_anybody_waits_between_two_looks(packed: Path) -> None:
+    def transform(image: NDArray[np.uint8]) -> torch.Tensor:
+        time.sleep(1.5)
+        return identity(image)
+
+    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 0}}
+    with make_loader(packed, 4, recipe=TRAIN, shuffle=True, **options) as loader:
+        assert len(next(iter(loader))[0]) == 4
+
+
 def test_workers_that_are_killed_between_two_batches_are_a_worker_error(
     packed: Path,
     before: set[int],
