@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.interrupts import held_signals
 from fastdata.plan import BatchPlan, Planning, is_one_row, plan_samples, split_plan
 from fastdata.plan_process import PlanProcess
 from fastdata.recipe import Recipe, draw_key
@@ -71,14 +73,16 @@ class EpochPlanner:
                 following = None
                 if self._where != "here" and done < steps:
                     count = min(2 * count, self._most)
-                    following = submit(seed, epoch, position, done, count)
+                    with self._held():
+                        following = submit(seed, epoch, position, done, count)
                 if done <= self._first:
                     self._prepare(pool, seed, epoch + 1, started=following is not None)
                 yield from split_plan(*made)
                 if done >= steps:
                     return
                 if following is not None:
-                    made = following.result()
+                    with self._held():
+                        made = following.result()
                 else:
                     made = self._make(seed, epoch, position, done, count)
         except GeneratorExit:
@@ -89,7 +93,12 @@ class EpochPlanner:
         finally:
             # An abandoned iterator is collected in any thread, also in one of these.
             here = threading.current_thread().name.startswith(_THREADS)
-            pool.shutdown(wait=not here, cancel_futures=True)
+            with held_signals():
+                pool.shutdown(wait=not here, cancel_futures=True)
+
+    def _held(self) -> AbstractContextManager[None]:
+        """A process may take its time, and is asked and waited for without any lock."""
+        return nullcontext() if self._where == "process" else held_signals()
 
     def _prepare(self, pool: ThreadPoolExecutor, seed: int, epoch: int, *, started: bool) -> None:
         """Begin to plan the beginning of an epoch; in the process, where that has been started:
@@ -103,7 +112,8 @@ class EpochPlanner:
             made = self._make(*arguments)
             self._ready[key] = lambda: made
 
-        pool.submit(prepare)
+        with held_signals():
+            pool.submit(prepare)
 
     def close(self) -> None:
         """End the process, if there is one; the next plans start another."""

@@ -24,6 +24,7 @@ from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
+from fastdata.interrupts import held_signals
 from fastdata.kernels import pack_rows
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan, join_plans
@@ -102,12 +103,13 @@ class GatherEngine(Engine):
         work.sizes = [len(one) for one in plans]
         fair = -(-len(plan) // max(1, self.num_workers))
         size = min(len(plan), max(fair, 1, _LEAST_SHARE // self._sample_bytes))
-        for first in range(0, len(plan), size):
-            share = range(first, min(first + size, len(plan)))
-            if self._pool is None:
+        shares = [range(at, min(at + size, len(plan))) for at in range(0, len(plan), size)]
+        if self._pool is None:
+            for share in shares:
                 work.gather(share)
-            else:
-                work.futures.append(self._pool.submit(work.gather, share))
+        else:
+            with held_signals():
+                work.futures += [self._pool.submit(work.gather, share) for share in shares]
         return work
 
     def explain(self) -> list[str]:
@@ -122,7 +124,8 @@ class GatherEngine(Engine):
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            with held_signals():
+                self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
         self._target.pixels = self._target.pixels[:0]  # the map goes with its last view
 
@@ -141,14 +144,16 @@ class _Work:
 
     def done(self) -> _Work:
         """Wait for all rows, and raise what went wrong with them."""
-        for future in self.futures:
-            future.result()
+        with held_signals():
+            for future in self.futures:
+                future.result()
         return self
 
     def cancel(self) -> None:
-        for future in self.futures:
-            future.cancel()
-        wait(self.futures)
+        with held_signals():
+            for future in self.futures:
+                future.cancel()
+            wait(self.futures)
 
 
 _HostPart = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def parse_timeout(settings: Settings) -> float:
         UsageError: it is no number of seconds.
     """
     seconds = settings.options.get(TIMEOUT, _SECONDS)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+    known = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not known or not math.isfinite(seconds) or seconds < 0:
         raise UsageError(
             f"expected {TIMEOUT} to be a number of seconds, or 0 for waiting on, got {seconds!r}"
         )
@@ -40,14 +42,14 @@ def parse_timeout(settings: Settings) -> float:
 
 def limit_waiting(received: Any, seconds: float) -> None:
     """Let an iterator of a DataLoader raise WorkerError where no worker sends anything for so many
-    seconds, 0 for never; in steps of those in which torch looks for dead workers.
+    seconds, 0 for never; rounded up to whole times of torch's looks for dead workers, 5 s.
 
     The DataLoader's own timeout would not look for them. Looks are counted and no time is taken,
     because this process may be stopped in between.
     """
     if not seconds:
         return
-    most = max(1, round(seconds / MP_STATUS_CHECK_INTERVAL))
+    most = math.ceil(seconds / MP_STATUS_CHECK_INTERVAL)
     look, reference, missed = type(received)._try_get_data, weakref.ref(received), 0
 
     def patient(timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:

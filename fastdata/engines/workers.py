@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from itertools import chain, cycle, islice, repeat
 from typing import Any
 
@@ -25,10 +24,10 @@ from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.overdue import TIMEOUT, limit_waiting, parse_timeout
 from fastdata.engines.packed import can_pack, slot_bytes
 from fastdata.engines.pixels import CropStage
+from fastdata.engines.pool import end_workers, iterate
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
-from fastdata.garbage import spared_garbage
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -142,10 +141,8 @@ class WorkersEngine(Engine):
             raise
 
     def _iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        starting = self.num_workers > 0 and loader._iterator is None
-        with spared_garbage() if starting else nullcontext():
-            received = iter(loader)
-        if starting:
+        received = iterate(loader)
+        if self.num_workers:
             limit_waiting(received, self._timeout)
         self._deaths = select.poll()
         for worker in getattr(received, "_workers", []):
@@ -268,9 +265,8 @@ class WorkersEngine(Engine):
     def close(self) -> None:
         loader, self._loader = self._loader, None
         self._deaths = select.poll()  # the numbers of its descriptors will be those of others
-        pool = getattr(loader, "_iterator", None)
-        if pool is not None and self.num_workers:
-            pool._shutdown_workers()  # now, and not when the last reference to it has gone
+        if loader is not None:
+            end_workers(loader)
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.close()

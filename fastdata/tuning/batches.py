@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from fastdata.engines.pool import iterate
 from fastdata.tuning.model import NOTHING, Cost
 from fastdata.tuning.probes import Clock, Lap
 
@@ -18,7 +19,6 @@ __all__ = [
     "Measured",
     "Tasks",
     "Timed",
-    "end_workers",
     "mean_cost",
     "unchanged",
 ]
@@ -136,20 +136,12 @@ class Filled:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        return (batch for batch in self._loader if batch is not None)
+        return (batch for batch in iterate(self._loader) if batch is not None)
 
 
 def unchanged(batch: Any) -> Any:
     """The batch."""
     return batch
-
-
-def end_workers(loader: DataLoader[Any]) -> None:
-    """End a loader's workers now, and not when the last reference to it has gone."""
-    pool = getattr(loader, "_iterator", None)
-    if pool is not None and loader.num_workers:
-        pool._shutdown_workers()
-    loader._iterator = None
 
 
 def _bytes(value: Any) -> int:

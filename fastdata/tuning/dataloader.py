@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from itertools import cycle
 from typing import Any
 
@@ -19,8 +18,8 @@ from torch.utils.data import (
 )
 
 from fastdata.arguments import expect_type, parse_device
+from fastdata.engines.pool import end_workers, iterate
 from fastdata.errors import UsageError
-from fastdata.garbage import spared_garbage
 from fastdata.profile import Profile
 from fastdata.tuning.batches import (
     Batches,
@@ -28,7 +27,6 @@ from fastdata.tuning.batches import (
     Measured,
     Tasks,
     Timed,
-    end_workers,
     mean_cost,
     unchanged,
 )
@@ -218,7 +216,7 @@ class _TorchSubject(Subject):
                 drop_last=self._drop_last,
                 **given,
             )
-            return Feed(loader, lambda workers: None, lambda: end_workers(loader), began)
+            return Feed(Filled(loader), lambda workers: None, lambda: end_workers(loader), began)
         tasks = Tasks(self._sampler, max(1, candidate.workers))
         loader = DataLoader(
             Batches(self.dataset, self._collate),
@@ -285,9 +283,7 @@ class _TorchSubject(Subject):
         start = 0.0
         try:
             while not laps or time.perf_counter() - began < seconds + start:
-                with nullcontext() if laps else spared_garbage():
-                    batches = iter(loader)
-                for lap in batches:
+                for lap in iterate(loader):
                     start = start or time.perf_counter() - began
                     if lap.samples:
                         laps.append(lap)

@@ -6,14 +6,12 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from fastdata.errors import UsageError
-from fastdata.garbage import spared_garbage
 from fastdata.tuning.limits import Need
 from fastdata.tuning.model import Cost
 
@@ -129,10 +127,7 @@ class Feed:
     def _endless(self) -> Iterator[Any]:
         for epoch in itertools.count():
             empty = True
-            # The first batch of all is what processes are started for.
-            with spared_garbage() if self.start_seconds is None else nullcontext():
-                batches = iter(self.source)
-            for batch in batches:
+            for batch in self.source:
                 empty = False
                 yield batch
             if empty:

@@ -62,6 +62,7 @@ def identity(image: NDArray[np.uint8]) -> torch.Tensor:
         ({"engine_options": {"timeout": -1}}, "timeout.*seconds.*-1"),
         ({"engine_options": {"timeout": True}}, "timeout.*seconds.*True"),
         ({"engine_options": {"timeout": float("nan")}}, "timeout.*seconds.*nan"),
+        ({"engine_options": {"timeout": float("inf")}}, "timeout.*seconds.*inf"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_was_expected_and_found(

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from fastdata import Recipe, make_loader
 from fastdata.errors import ImageError, UsageError, WorkerError
+from fastdata.interrupts import held_signals
 from fastdata.registry import READERS
 
 # torch warns of more workers than CPUs, which is what these tests want on any machine.
@@ -141,6 +143,57 @@ def test_an_interrupt_while_waiting_for_a_batch_leaves_no_processes(
         assert same(list(loader), run(packed, transform=identity))
 
 
+@pytest.mark.parametrize("milliseconds", [0, 3, 6, 10, 15, 20, 25, 30, 40, 50, 70, 100])
+def test_an_interrupt_at_any_moment_of_the_start_leaves_no_processes(
+    milliseconds: int,
+    packed: Path,
+    before: set[int],
+    children: Callable[[], set[int]],
+    wait_until_gone: Callable[[set[int]], None],
+) -> None:
+    whom = threading.main_thread().ident
+    interrupt = threading.Timer(milliseconds / 1000, signal.pthread_kill, [whom, signal.SIGINT])
+    with make_loader(packed, 4, recipe=TRAIN, num_workers=2) as loader:
+
+        def train() -> None:
+            interrupt.start()
+            while True:
+                list(loader)
+
+        with pytest.raises(KeyboardInterrupt):
+            train()
+        wait_until_gone(children() - before)
+        assert len(list(loader)) == 5
+
+
+def test_a_queue_whose_lock_an_interrupt_left_taken_does_not_hold_up_the_end(
+    packed: Path, before: set[int], children: Callable[[], set[int]]
+) -> None:
+    loader = make_loader(packed, 4, recipe=TRAIN, num_workers=2)
+    next(iter(loader))
+    for queue in loader.carrier._loader._iterator._index_queues:
+        queue._notempty.acquire()
+    loader.close()
+    assert not children() - before
+
+
+def test_signals_are_held_only_by_who_holds_them() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+    try:
+        with held_signals():
+            signal.raise_signal(signal.SIGUSR1)
+            child = os.fork()
+            if child == 0:
+                signal.raise_signal(signal.SIGUSR1)
+                os._exit(len(came))
+            assert came == []
+        assert came == [signal.SIGUSR1]
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_control_c_ends_a_training_script_and_all_its_processes(packed: Path) -> None:
     script = f"""
 import multiprocessing
@@ -216,12 +269,11 @@ def test_workers_that_stand_still_are_a_worker_error(
             seen.value += 1
         return stall(image) if seen.value > 4 * again else identity(image)
 
-    # Of 5 s, in which torch looks for dead workers, there is one or none.
-    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 6}}
+    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 5}}
     with make_loader(packed, 4, recipe=TRAIN, shuffle=True, **options) as loader:
         if again:
             next(iter(loader))
-        with pytest.raises(WorkerError, match=r"for 6 s; process \d+, .*sleeps.*forkserver"):
+        with pytest.raises(WorkerError, match=r"for 5 s; process \d+, .*sleeps.*forkserver"):
             next(iter(loader))
         wait_until_gone(children() - before)
 

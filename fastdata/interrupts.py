@@ -1,0 +1,51 @@
+"""Signals at a moment when they do no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["held_signals"]
+
+_SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGALRM),
+    *(signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Let signals that the program handles, such as an interrupt, take effect afterwards only.
+
+    An exception that a handler raises may come just after a lock was taken and before anybody is
+    to release it: in threading's conditions, and so in its events, queues and futures, and where
+    a thread is started. Whoever needs that lock then waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():  # the only one that handles any
+        yield
+        return
+    owner = os.getpid()
+    came: list[tuple[int, Any]] = []
+    every = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers: dict[int, Any] = {one: handler for one, handler in every.items() if callable(handler)}
+
+    def hold(number: int, frame: Any) -> None:
+        if os.getpid() == owner:
+            came.append((number, frame))
+        else:  # a process that was forked within
+            handlers[number](number, frame)
+
+    for number in handlers:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is hold:
+                signal.signal(number, handler)
+        for number, frame in came:
+            handlers[number](number, frame)
