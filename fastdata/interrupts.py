@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 __all__ = ["held_signals"]
@@ -39,13 +40,21 @@ def held_signals() -> Iterator[None]:
         else:  # a process that was forked within
             handlers[number](number, frame)
 
-    for number in handlers:
-        signal.signal(number, hold)
+    def deliver() -> None:
+        _call_all([partial(handlers[number], number, frame) for number, frame in reversed(came)])
+
     try:
+        for number in handlers:
+            signal.signal(number, hold)
         yield
     finally:
-        for number, handler in handlers.items():
-            if signal.getsignal(number) is hold:
-                signal.signal(number, handler)
-        for number, frame in came:
-            handlers[number](number, frame)
+        _call_all([deliver, *(partial(signal.signal, *each) for each in handlers.items())])
+
+
+def _call_all(calls: list[Callable[[], Any]]) -> None:
+    """Make all calls, the last one first, also where one of them, or a signal, raises."""
+    if calls:
+        try:
+            calls.pop()()
+        finally:
+            _call_all(calls)

@@ -190,6 +190,17 @@ def test_signals_are_held_only_by_who_holds_them() -> None:
             assert came == []
         assert came == [signal.SIGUSR1]
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+        def interrupted() -> None:
+            with held_signals():
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGUSR1)
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert came == [signal.SIGUSR1] * 2
+        signal.raise_signal(signal.SIGUSR1)  # is no longer held
+        assert came == [signal.SIGUSR1] * 3
     finally:
         signal.signal(signal.SIGUSR1, before)
 
