@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,28 +40,41 @@ class Ahead:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def run(self, items: Iterable[Item], work: Callable[[Item], Batch]) -> Iterator[Batch]:
-        """The batch of each item, in order; an error comes where its batch would have come."""
-        if self._stream is None:
-            yield from map(work, items)
-            return
+    def run(
+        self, items: Generator[Item, None, None], work: Callable[[Item], Batch]
+    ) -> Generator[Batch, None, None]:
+        """The batch of each item, in order; an error comes where its batch would have come.
+
+        The items are closed with it: what an engine has under way cannot wait for the collector,
+        which comes late where somebody keeps a traceback.
+        """
+        with closing(items):
+            if self._stream is None:
+                yield from map(work, items)
+            else:
+                yield from self._ahead(items, work, self._stream)
+
+    def _ahead(
+        self, source: Iterator[Item], work: Callable[[Item], Batch], stream: torch.cuda.Stream
+    ) -> Iterator[Batch]:
         pending: deque[tuple[Batch, torch.cuda.Event]] = deque()
-        source, error = iter(items), None
+        errors: list[Exception] = []
         ended = False
         while True:
             if not ended and len(pending) <= self._refill:
                 try:
-                    with torch.cuda.stream(self._stream):
+                    with torch.cuda.stream(stream):
                         while len(pending) <= self.depth:
                             batch = work(next(source))
-                            pending.append((batch, self._stream.record_event()))
+                            pending.append((batch, stream.record_event()))
                 except StopIteration:
                     ended = True
-                except Exception as caught:
-                    error, ended = caught, True
+                except Exception as error:
+                    errors.append(error)
+                    ended = True
             if not pending:
-                if error is not None:
-                    raise error
+                if errors:
+                    raise errors.pop()  # of which this frame keeps nothing: it is in its traceback
                 return
             batch, event = pending.popleft()
             current = torch.cuda.current_stream(self._device)

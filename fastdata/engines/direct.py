@@ -8,7 +8,7 @@ the host draws boxes and launches kernels.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -142,7 +142,7 @@ class DirectEngine(Engine):
             self._resident = self._upload()
         return self._ahead.run(self._prepared(plans), self._make)
 
-    def _prepared(self, plans: Iterator[BatchPlan]) -> Iterator[_Prepared]:
+    def _prepared(self, plans: Iterator[BatchPlan]) -> Generator[_Prepared, None, None]:
         """Batches with their tables and labels on the device, made for several at a time: at this
         engine's speed what the host does for each batch is what limits it."""
         while group := list(islice(plans, _GROUP)):

@@ -8,7 +8,7 @@ into pinned memory, and a kernel does the rest. numpy and OpenCV release the int
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
@@ -82,7 +82,7 @@ class GatherEngine(Engine):
         ahead = Ahead(self.settings.device, min(1, self._prefetch))
         return ahead.run(self._gathered(plans), self._target.finish)
 
-    def _gathered(self, plans: Iterator[BatchPlan]) -> Iterator[Any]:
+    def _gathered(self, plans: Iterator[BatchPlan]) -> Generator[Any, None, None]:
         """Batches whose rows are there, in order; the next ones are being gathered."""
         started: deque[_Work] = deque()
         try:
@@ -151,9 +151,8 @@ class _Work:
 
     def cancel(self) -> None:
         with held_signals():
-            for future in self.futures:
-                future.cancel()
-            wait(self.futures)
+            # Only those under way end: nobody would tell of the end of one that never begins.
+            wait([future for future in self.futures if not future.cancel()])
 
 
 _HostPart = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]

@@ -7,7 +7,7 @@ collate, and one object to pass on for each batch.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain, cycle, islice, repeat
 from typing import Any
 
@@ -112,7 +112,7 @@ class WorkersEngine(Engine):
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
         return Ahead(self.settings.device, _AHEAD).run(self._received(plans), self._finish)
 
-    def _received(self, plans: Iterator[BatchPlan]) -> Iterator[HostBatch]:
+    def _received(self, plans: Iterator[BatchPlan]) -> Generator[HostBatch, None, None]:
         """Batches as the workers send them."""
         if self._loader is None:
             self._loader = self._start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +88,7 @@ class DaliBase(Engine):
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
         return Ahead(self.settings.device, _AHEAD).run(self._received(plans), self._finish)
 
-    def _received(self, plans: Iterator[BatchPlan]) -> Iterator[Done]:
+    def _received(self, plans: Iterator[BatchPlan]) -> Generator[Done, None, None]:
         self._abandon()
         current = self._feed.current = Iteration(plans)
         while current is self._feed.current:
