@@ -96,25 +96,34 @@ class Torchvision:
             drop_last=True,
             num_workers=workers,
             persistent_workers=workers > 0,
-            collate_fn=list,
+            collate_fn=_joined,
         )
 
     def __iter__(self) -> Iterator[Any]:
         import torch
         from torchvision.io import ImageReadMode, decode_jpeg
 
-        for samples in self._loader:
-            encoded = [data for data, _ in samples]
+        for files, lengths, labels in self._loader:
+            encoded = list(files.split(lengths))
             images = decode_jpeg(encoded, ImageReadMode.RGB, device="cuda")
             batch = torch.stack([self._steps(image) for image in images])
-            labels = torch.tensor([label for _, label in samples], device="cuda")
-            yield self._finish(batch).contiguous(memory_format=torch.channels_last), labels
+            batch = self._finish(batch).contiguous(memory_format=torch.channels_last)
+            yield batch, labels.to("cuda")
 
 
 def _bytes(path: str) -> Any:
     from torchvision.io import read_file
 
     return read_file(path)
+
+
+def _joined(samples: list[Any]) -> Any:
+    """The files of a batch as one tensor: each tensor on its way is an open file, and beyond the
+    limit of those a DataLoader waits for ever."""
+    import torch
+
+    files, labels = zip(*samples, strict=True)
+    return torch.cat(files), [len(file) for file in files], torch.tensor(labels)
 
 
 def sweep(folder: Path, batch: int, fancy: bool) -> tuple[float, int]:
