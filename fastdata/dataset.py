@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from fastdata.header import read_header
 from fastdata.manifest import MANIFEST, STAGING, Manifest
 from fastdata.paths import PathTable, display
 from fastdata.registry import DECODERS, DEFAULT_DECODER, READERS, load
+from fastdata.threads import Threads
 
 __all__ = [
     "COPIES",
@@ -36,7 +37,7 @@ LABELS, SIZES, PATHS, COPIES = "labels.npy", "sizes.npy", "paths.bin", "copies.n
 SKIPPED, REPAIRED = "skipped.jsonl", "repaired.jsonl"
 _CHECKED = (LABELS, SIZES, PATHS, COPIES, OFFSETS)
 _NO_COPIES: NDArray[np.int64] = np.zeros((0, 2), np.int64)
-_HEADER_THREADS = 8
+_HEADER_THREADS, _HEADERS_AT_ONCE = 8, 64
 
 
 def open_dataset(path: str | os.PathLike[str]) -> Dataset:
@@ -175,17 +176,22 @@ class Dataset:
             ImageError: a file of a plain folder is no image.
         """
         if self._sizes is None:
-            with ThreadPoolExecutor(_HEADER_THREADS) as pool:
-                sizes = list(pool.map(self._header_size, range(len(self)), chunksize=64))
+            starts = range(0, len(self), _HEADERS_AT_ONCE)
+            with Threads(_HEADER_THREADS, "fastdata-headers") as threads:
+                sizes = list(chain.from_iterable(threads.map(self._header_sizes, starts)))
             self._sizes = np.array(sizes, np.int32).reshape(-1, 2)
         return self._sizes
 
-    def _header_size(self, index: int) -> tuple[int, int]:
-        try:
-            header = read_header(self.reader.read(index))
-        except (OSError, ValueError) as error:
-            raise ImageError(self.name_of(index), str(error)) from error
-        return header.width, header.height
+    def _header_sizes(self, start: int) -> list[tuple[int, int]]:
+        """Those of some samples from ``start`` on."""
+        sizes = []
+        for index in range(start, min(start + _HEADERS_AT_ONCE, len(self))):
+            try:
+                header = read_header(self.reader.read(index))
+            except (OSError, ValueError) as error:
+                raise ImageError(self.name_of(index), str(error)) from error
+            sizes.append((header.width, header.height))
+        return sizes
 
     def read(self, index: int) -> bytes:
         """The encoded image of sample ``index``, byte for byte as it is stored.

@@ -56,6 +56,7 @@ class Header:
         single: offset of the sampling factors of a grey JPEG's only component where they are not
             1x1, else 0. They mean nothing, as no scan is interleaved (ITU-T T.81, A.2.2).
         baseline: decodable, baseline, in one scan: what every decoder takes, the GPU's included.
+        length: bytes up to a JPEG's first scan, which decide all of this; 0 for other formats.
     """
 
     format: str
@@ -66,6 +67,7 @@ class Header:
     decodable: bool = False
     single: int = 0
     baseline: bool = False
+    length: int = field(default=0, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -118,7 +120,7 @@ class HeaderReader:
             return self._header
         header = read_header(data)
         if header.structure is not None:
-            self._beginning = data[: header.structure.first_scan.data]
+            self._beginning = data[: header.length]
             header = self._header = replace(header, structure=None)
         return header
 
@@ -132,7 +134,8 @@ def _jpeg(data: bytes) -> Header:
         width, height = height, width
     factors = [(one.horizontal, one.vertical) for one in jpeg.components]
     single = jpeg.frame + _FACTORS if len(factors) == 1 and factors != [(1, 1)] else 0
-    return Header("JPEG", width, height, jpeg.orientation, jpeg, decodable, single, baseline)
+    start = jpeg.first_scan.data
+    return Header("JPEG", width, height, jpeg.orientation, jpeg, decodable, single, baseline, start)
 
 
 def _grey_or_ycbcr(jpeg: Jpeg) -> bool:

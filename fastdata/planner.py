@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.interrupts import held_signals
 from fastdata.plan import BatchPlan, Planning, is_one_row, plan_samples, split_plan
 from fastdata.plan_process import PlanProcess
 from fastdata.recipe import Recipe, draw_key
 from fastdata.sampling import BatchSampler
+from fastdata.threads import Threads, results
 
 __all__ = ["EpochPlanner"]
 
 _MOST_SAMPLES = 32_768  # planned at once: numpy's cost for each call is shared by many batches
 _FIRST_SAMPLES = 4_096  # twice as many each time, so that an epoch begins at once
-_THREADS = "fastdata-plan"
 
 _Made = tuple[BatchPlan, list[int]]  # of several batches as of one, and how long each is
 
@@ -63,26 +59,21 @@ class EpochPlanner:
         self._ready.clear()
         made = ready() if ready else self._make(seed, epoch, position, 0, self._first)
         done, count, steps = 0, self._first, self._sampler.steps(position)
-        pool = ThreadPoolExecutor(2, _THREADS)
-        submit: Callable[..., Any] = self._process.submit
-        if self._where != "process":
-            submit = lambda *arguments: pool.submit(self._make, *arguments)  # noqa: E731
+        threads = Threads(2, "fastdata-plan")
         try:
             while made[1]:
                 done += len(made[1])
                 following = None
                 if self._where != "here" and done < steps:
                     count = min(2 * count, self._most)
-                    with self._held():
-                        following = submit(seed, epoch, position, done, count)
+                    following = self._begin(threads, seed, epoch, position, done, count)
                 if done <= self._first:
-                    self._prepare(pool, seed, epoch + 1, started=following is not None)
+                    self._prepare(threads, seed, epoch + 1, started=following is not None)
                 yield from split_plan(*made)
                 if done >= steps:
                     return
                 if following is not None:
-                    with self._held():
-                        made = following.result()
+                    made = following()
                 else:
                     made = self._make(seed, epoch, position, done, count)
         except GeneratorExit:
@@ -91,16 +82,16 @@ class EpochPlanner:
             self._ready.clear()  # the process that has begun it may be gone
             raise
         finally:
-            # An abandoned iterator is collected in any thread, also in one of these.
-            here = threading.current_thread().name.startswith(_THREADS)
-            with held_signals():
-                pool.shutdown(wait=not here, cancel_futures=True)
+            threads.close()
 
-    def _held(self) -> AbstractContextManager[None]:
-        """A process may take its time, and is asked and waited for without any lock."""
-        return nullcontext() if self._where == "process" else held_signals()
+    def _begin(self, threads: Threads, *arguments: int) -> Callable[[], _Made]:
+        """Begin to make plans; what is returned waits for them."""
+        if self._where == "process":
+            return self._process.submit(*arguments).result
+        future = threads.start(self._make, *arguments)
+        return lambda: results([future])[0]
 
-    def _prepare(self, pool: ThreadPoolExecutor, seed: int, epoch: int, *, started: bool) -> None:
+    def _prepare(self, threads: Threads, seed: int, epoch: int, *, started: bool) -> None:
         """Begin to plan the beginning of an epoch; in the process, where that has been started:
         one is not worth it for epochs that are planned at once."""
         key, arguments = (seed, epoch, 0), (seed, epoch, 0, 0, self._first)
@@ -112,8 +103,7 @@ class EpochPlanner:
             made = self._make(*arguments)
             self._ready[key] = lambda: made
 
-        with held_signals():
-            pool.submit(prepare)
+        threads.start(prepare)
 
     def close(self) -> None:
         """End the process, if there is one; the next plans start another."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +14,9 @@ from fastdata.errors import DataError
 from fastdata.files import sha256_range
 from fastdata.machine import available_cpus
 from fastdata.manifest import Manifest, Part
+from fastdata.threads import Threads
 
 __all__ = ["Verification", "verify"]
-
-_CHUNK = 256  # images handed to the pool at once; bounds what waits in memory
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,9 @@ def verify(
     """
     root = Path(os.path.abspath(path))
     manifest = Manifest.read(root)
-    with ThreadPoolExecutor(available_cpus()) as pool:  # hashing and decoding release the GIL
-        found = pool.map(lambda part: _check_part(root, part, progress), manifest.parts)
+    # Hashing and decoding release the interpreter's lock.
+    with Threads(available_cpus(), "fastdata-verify") as threads:
+        found = threads.map(lambda part: _check_part(root, part, progress), manifest.parts)
         problems = manifest.missing_or_resized(root) + [line for line in found if line]
         problems += _strangers(root, manifest)
         decoded = 0
@@ -76,7 +74,7 @@ def verify(
             else:
                 problems += _check_labels(dataset)
                 if decode:
-                    for fault in _decode_all(dataset, pool):
+                    for fault in _decode_all(dataset, threads):
                         decoded += 1
                         problems += [fault] if fault else []
                         if progress is not None:
@@ -125,7 +123,7 @@ def _check_labels(dataset: Dataset) -> list[str]:
     return []
 
 
-def _decode_all(dataset: Dataset, pool: ThreadPoolExecutor) -> Iterator[str | None]:
+def _decode_all(dataset: Dataset, threads: Threads) -> Iterator[str | None]:
     """The fault of each image in turn, or None where it has none."""
 
     def fault(index: int) -> str | None:
@@ -140,6 +138,4 @@ def _decode_all(dataset: Dataset, pool: ThreadPoolExecutor) -> Iterator[str | No
             )
         return None
 
-    indices = iter(range(len(dataset)))
-    while chunk := list(islice(indices, _CHUNK)):
-        yield from pool.map(fault, chunk)
+    return threads.map(fault, range(len(dataset)))

@@ -14,7 +14,6 @@ arithmetic too: good enough for sample data, which need only be the same on one 
 import colorsys
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import ceil, cos, hypot, log2, pi, sin
 from pathlib import Path
@@ -26,6 +25,7 @@ from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
 from fastdata.errors import UsageError
+from fastdata.threads import Threads
 
 __all__ = ["CLASSES", "SIZES", "draw", "write_folder"]
 
@@ -293,7 +293,7 @@ def write_folder(
 
     for name in CLASSES[:count]:  # no empty class folders: some readers refuse them
         (dst / name).mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(workers) as pool:
-        for done, _ in enumerate(pool.map(write, range(count)), start=1):
+    with Threads(workers, "fastdata-demo") as threads:
+        for done, _ in enumerate(threads.map(write, range(count)), start=1):
             if progress is not None:
                 progress(done)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -24,11 +24,11 @@ from fastdata.engines.ahead import Ahead, PinnedBuffer, PinnedRing
 from fastdata.engines.disk import READ_AHEAD, ReadAhead
 from fastdata.engines.pixels import CropStage, pixel_refusal
 from fastdata.engines.transfer import Finisher
-from fastdata.interrupts import held_signals
 from fastdata.kernels import pack_rows
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan, join_plans
 from fastdata.resample import copy_boxes, resample, resampling
+from fastdata.threads import Threads, cancel, results
 
 __all__ = ["GatherEngine"]
 
@@ -67,7 +67,7 @@ class GatherEngine(Engine):
         batch_bytes = settings.batch_size * max(self._sample_bytes, side * side * 3)
         self._together = 1 if on_cuda else batches_together(batch_bytes, _MOST_TOGETHER)
         self._read_ahead = ReadAhead(settings)
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
 
     @classmethod
     def refusal(cls, settings: Settings) -> str | None:
@@ -77,8 +77,8 @@ class GatherEngine(Engine):
 
     def batches(self, plans: Iterator[BatchPlan]) -> Iterator[Batch]:
         self._target.pixels = self.settings.dataset.pixels  # anew after a close
-        if self.num_workers and self._pool is None:
-            self._pool = ThreadPoolExecutor(self.num_workers, "fastdata-gather")
+        if self.num_workers and self._threads is None:
+            self._threads = Threads(self.num_workers, "fastdata-gather")
         ahead = Ahead(self.settings.device, min(1, self._prefetch))
         return ahead.run(self._gathered(plans), self._target.finish)
 
@@ -94,7 +94,7 @@ class GatherEngine(Engine):
                 yield from self._target.parts(started.popleft().done())
         finally:
             for work in started:  # the iteration was abandoned: its buffers are used again
-                work.cancel()
+                cancel(work.futures)
 
     def _start(self, plans: list[BatchPlan]) -> _Work:
         plan = join_plans(plans)
@@ -104,12 +104,11 @@ class GatherEngine(Engine):
         fair = -(-len(plan) // max(1, self.num_workers))
         size = min(len(plan), max(fair, 1, _LEAST_SHARE // self._sample_bytes))
         shares = [range(at, min(at + size, len(plan))) for at in range(0, len(plan), size)]
-        if self._pool is None:
+        if self._threads is None:
             for share in shares:
                 work.gather(share)
         else:
-            with held_signals():
-                work.futures += [self._pool.submit(work.gather, share) for share in shares]
+            work.futures += [self._threads.start(work.gather, share) for share in shares]
         return work
 
     def explain(self) -> list[str]:
@@ -123,10 +122,9 @@ class GatherEngine(Engine):
         return [*lines, *self._read_ahead.explain(), *self._target.explain()]
 
     def close(self) -> None:
-        if self._pool is not None:
-            with held_signals():
-                self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
         self._target.pixels = self._target.pixels[:0]  # the map goes with its last view
 
 
@@ -144,15 +142,8 @@ class _Work:
 
     def done(self) -> _Work:
         """Wait for all rows, and raise what went wrong with them."""
-        with held_signals():
-            for future in self.futures:
-                future.result()
+        results(self.futures)
         return self
-
-    def cancel(self) -> None:
-        with held_signals():
-            # Only those under way end: nobody would tell of the end of one that never begins.
-            wait([future for future in self.futures if not future.cancel()])
 
 
 _HostPart = tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]

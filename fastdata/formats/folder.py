@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fastdata.errors import SourceError
 from fastdata.formats import Reader
 from fastdata.paths import PathTable, display
+from fastdata.reused import ReusedMemory
 
 __all__ = ["EXTENSIONS", "FolderReader", "FolderScan", "scan_folder", "scan_tree"]
 
@@ -249,6 +250,26 @@ class FolderReader(Reader):
             return data
         finally:
             os.close(file)
+
+    def read_into(
+        self, memory: ReusedMemory, indices: NDArray[np.int64]
+    ) -> list[NDArray[np.uint8]]:
+        read = []
+        block, end = memory.take(0), 0
+        for index in indices.tolist():
+            file = os.open(self._root + self._paths[index], os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(file).st_size
+                if end + size > len(block):
+                    block, end = memory.take(size), 0
+                place, done = block[end : end + size], 0
+                while done < size and (more := os.readv(file, [place[done:].data])):
+                    done += more
+            finally:
+                os.close(file)
+            read.append(place[:done])
+            end += size
+        return read
 
     def location(self, index: int) -> tuple[bytes, int, int]:
         path = self._root + self._paths[index]

@@ -15,7 +15,6 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fastdata.formats import OFFSETS, Label, Sample, ShardRecord, Writer
 from fastdata.formats.spans import span_bytes
 from fastdata.machine import available_cpus
 from fastdata.manifest import Part
+from fastdata.threads import Threads
 
 __all__ = ["LmdbWriter"]
 
@@ -183,9 +183,9 @@ def _address(value: Any) -> int:
 def _parts(path: Path, samples: int) -> list[Part]:
     size = path.stat().st_size
     offsets = range(0, size, _PART_BYTES)
-    with ThreadPoolExecutor(available_cpus()) as pool:  # hashlib releases the interpreter's lock
+    with Threads(available_cpus(), "fastdata-hash") as threads:  # hashlib releases the lock
         digests = list(
-            pool.map(lambda at: sha256_range(path, at, min(_PART_BYTES, size - at)), offsets)
+            threads.map(lambda at: sha256_range(path, at, min(_PART_BYTES, size - at)), offsets)
         )
     return [
         Part(path.name, at, min(_PART_BYTES, size - at), digest, samples if at == 0 else None)

@@ -95,6 +95,37 @@ def test_headers_that_dali_cannot_parse_are_samples_at_fault(
     assert "a_000.jpg" in message
 
 
+CHANGING = """
+import os, shutil, sys
+import torch
+from fastdata import Recipe, make_loader
+recipe = Recipe(size=24, crop="center", dtype="uint8")
+path, other, text = sys.argv[1:]
+options = {"shuffle": False, "with_index": True, "on_error": "skip", "num_workers": 0}
+with make_loader(path, 4, recipe=recipe, engine="dali-cpu", **options) as loader:
+    print(*(index for *_, indices in loader for index in indices.tolist()))
+    shutil.copy(other, path + "/a/a_002.jpg")
+    shutil.copy(text, path + "/a/a_005.jpg")
+    with make_loader(path, 4, recipe=recipe, engine="workers", **options) as reference:
+        for found, expected in zip(loader, reference, strict=True):
+            print(*found[2].tolist())
+            assert torch.equal(found[2], expected[2])
+            assert (found[0].int() - expected[0].int()).abs().max() <= 12
+"""
+
+
+def test_files_of_a_plain_folder_may_change_between_epochs(
+    make_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = make_folder({"a": 8}, [(300, 200)])
+    other = make_folder({"a": 1}, [(60, 50)], name="other") / "a" / "a_000.jpg"
+    (tmp_path / "text.jpg").write_bytes(b"This is no image. " * 100)
+    command = [sys.executable, "-c", CHANGING, str(path), str(other), str(tmp_path / "text.jpg")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["0 1 2 3 4 5 6 7", "0 1 2 3", "4 6 7"]
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_samples_that_the_decoder_refuses_are_skipped_as_in_every_engine(
     training: bool, make_folder: Callable[..., Path], tmp_path: Path

@@ -180,7 +180,7 @@ class DaliBase(Engine):
         return [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
 
     def close(self) -> None:
-        self._feed.current = Iteration(iter(()))
+        self._feed.close()
         self.pipeline, self._under_way = None, False
 
 

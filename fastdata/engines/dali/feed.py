@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia import nvimgcodec
 
 from fastdata.dataset import Dataset
-from fastdata.engines.samples import NO_SIZE
+from fastdata.engines.dali.headers import Headers
 from fastdata.errors import FastdataError
-from fastdata.header import Header, HeaderReader
+from fastdata.machine import available_cpus
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
+from fastdata.reused import ReusedMemory
+from fastdata.threads import Threads, results
 
 __all__ = ["Begun", "Feed", "Iteration"]
+
+_MOST_READERS = 8  # threads: they mostly wait, for the disk or to copy what the system has read
 
 
 @dataclass
@@ -83,9 +87,10 @@ class Feed:
         self._dataset = dataset
         self._recipe = recipe
         self._geometry = geometry
-        self._headers = HeaderReader()
-        self._checked = np.zeros(len(dataset), np.bool_)
-        self._single = np.zeros(len(dataset), np.int32)  # see Header.single; of those checked
+        self._headers = Headers(dataset)
+        self._readers = min(_MOST_READERS, max(2, available_cpus() // 2))
+        self._threads: Threads | None = None
+        self._memory = ReusedMemory()
 
     def __call__(self) -> tuple[Any, ...]:
         """The inputs of the next batch; called by the pipeline, in the training thread."""
@@ -106,69 +111,38 @@ class Feed:
     def _begin(self, plan: BatchPlan) -> tuple[list[NDArray[np.uint8]], Begun]:
         """The encoded images, in the maps of their files where there are any, and what is begun."""
         try:
-            data = self._dataset.reader.read_many(plan.indices)
+            encoded = self._read(plan.indices)
         except FastdataError:
             raise
         except (OSError, ValueError):  # who reads them one by one can say which it is
             return [], Begun(plan, np.arange(len(plan)))
-        encoded = [np.frombuffer(one, np.uint8) for one in data]
         if self._dataset.plain:
-            aside = self._unparsable(plan, encoded)
-            single = self._single[plan.indices]
-            for slot in np.flatnonzero(single).tolist():
-                encoded[slot] = _as_single(encoded[slot], int(single[slot]))
-            return encoded, Begun(plan, aside)
-        sizes, bad = [], []
-        for slot, one in enumerate(data):
-            header = self._header(bytes(one))
-            sizes.append(NO_SIZE if header is None else (header.width, header.height))
-            if header is None or not header.plain or not _channels(encoded[slot], sizes[-1]):
-                bad.append(slot)
-            elif header.single:
-                encoded[slot] = _as_single(encoded[slot], header.single)
-        plan = plan.with_sizes(self._recipe, np.array(sizes, np.int32))
-        return encoded, Begun(plan, np.array(bad, np.int64))
+            bad = self._headers.unsound(plan.indices, encoded)
+        else:
+            sizes, bad = self._headers.read(plan.indices, encoded)
+            plan = plan.with_sizes(self._recipe, sizes)
+        single = self._headers.single[plan.indices]
+        for slot in np.flatnonzero(single).tolist():
+            encoded[slot] = _as_single(encoded[slot], int(single[slot]))
+        return encoded, Begun(plan, bad)
 
-    def _unparsable(self, plan: BatchPlan, encoded: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
-        """Slots of a converted dataset's plan whose headers were damaged since."""
-        new = np.flatnonzero(~self._checked[plan.indices])
-        if not new.size:
-            return new
-        unsound = []
-        for slot in new.tolist():
-            index = plan.indices[slot]
-            channels = _channels(encoded[slot], tuple(self._dataset.sizes[index].tolist()))
-            if channels == 1:
-                header = self._header(encoded[slot].tobytes())
-                channels = 0 if header is None else 1
-                self._single[index] = 0 if header is None else header.single
-            if channels:
-                self._checked[index] = True
-            else:
-                unsound.append(slot)
-        return np.array(unsound, np.int64)
+    def _read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        read = partial(self._dataset.reader.read_into, self._memory)
+        if self._dataset.plain:  # they are mapped, and DALI's threads read them
+            return read(indices)
+        if self._threads is None:
+            self._threads = Threads(self._readers, "fastdata-read")
+        shares = np.array_split(indices, self._readers)
+        reading = [self._threads.start(read, share) for share in shares if len(share)]
+        return [encoded for share in results(reading) for encoded in share]
 
-    def _header(self, data: bytes) -> Header | None:
-        """Its header; None where it has none that is sound."""
-        try:
-            return self._headers.read(data)
-        except (OSError, ValueError):
-            return None
-
-
-def _channels(encoded: NDArray[np.uint8], size: tuple[int, int]) -> int:
-    """How many components a JPEG has by its header; 0 where DALI cannot parse that, or finds
-    another size (width, height) in it.
-
-    One that it cannot parse, or a box outside of the image, does not raise in DALI's threads: it
-    ends the process. This is its own parser.
-    """
-    try:
-        stream = nvimgcodec.CodeStream(encoded)
-        sound = stream.codec_name == "jpeg" and (stream.width, stream.height) == size
-        return int(stream.num_channels) if sound else 0
-    except RuntimeError:
-        return 0
+    def close(self) -> None:
+        """End the threads that read files; the next plan starts others."""
+        self.current = Iteration(iter(()))
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+        self._memory = ReusedMemory()
 
 
 def _as_single(encoded: NDArray[np.uint8], offset: int) -> NDArray[np.uint8]:
