@@ -101,7 +101,7 @@ import torch
 from fastdata import Recipe, make_loader
 recipe = Recipe(size=24, crop="center", dtype="uint8")
 path, other, text = sys.argv[1:]
-options = {"shuffle": False, "with_index": True, "on_error": "skip", "num_workers": 0}
+options = {"shuffle": False, "with_index": True, "on_error": "skip", "num_workers": 2}
 with make_loader(path, 4, recipe=recipe, engine="dali-cpu", **options) as loader:
     print(*(index for *_, indices in loader for index in indices.tolist()))
     shutil.copy(other, path + "/a/a_002.jpg")
