@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -51,9 +52,11 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @cached_property
     def rows(self) -> list[tuple[int, Any, bool, int]]:
         """(index, box, flip, reduction) of each sample as plain Python values, which a loop over
-        single samples handles faster than arrays."""
+        single samples handles faster than arrays. To make them takes as long as some small images
+        do."""
         assert self.boxes is not None
         assert self.flips is not None
         assert self.reductions is not None

@@ -21,7 +21,7 @@ from fastdata.recipe import Recipe
 
 __all__ = ["Batch", "Engine", "Settings", "Skipped", "Unavailable", "batches_together"]
 
-_TOGETHER = 16
+_TOGETHER, _MOST_BYTES_TOGETHER = 16, 6 << 20
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Batch(NamedTuple):
     skipped: list[Skipped]
 
 
-def batches_together(batch_bytes: int, most_bytes: int) -> int:
-    """How many batches are made as one, of up to ``most_bytes``: of small ones, what each costs
-    beside its pixels is most of the time."""
-    return max(1, min(_TOGETHER, most_bytes // batch_bytes))
+def batches_together(batch_bytes: int) -> int:
+    """How many batches are made as one: of small ones, what each costs beside its pixels, in calls
+    and messages, is much of the time."""
+    return max(1, min(_TOGETHER, _MOST_BYTES_TOGETHER // batch_bytes))
 
 
 class Unavailable(Exception):

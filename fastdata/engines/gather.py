@@ -33,7 +33,6 @@ from fastdata.threads import Threads, cancel, results
 __all__ = ["GatherEngine"]
 
 _PREFETCH = 2
-_MOST_TOGETHER = 6 << 20  # bytes of batches that are made as one
 _LEAST_SHARE = 1 << 20  # bytes of images that are worth a thread's attention
 
 
@@ -65,7 +64,7 @@ class GatherEngine(Engine):
         # What a batch costs beside its pixels is most of the time of small ones: several are one.
         side = settings.recipe.size or 0
         batch_bytes = settings.batch_size * max(self._sample_bytes, side * side * 3)
-        self._together = 1 if on_cuda else batches_together(batch_bytes, _MOST_TOGETHER)
+        self._together = 1 if on_cuda else batches_together(batch_bytes)
         self._read_ahead = ReadAhead(settings)
         self._threads: Threads | None = None
 
@@ -180,7 +179,7 @@ class _HostBatches:
         return gather
 
     def _resample(self, plan: BatchPlan, out: NDArray[np.uint8]) -> Callable[[range], None]:
-        rows, pixels, how = plan.rows(), self.pixels, self._how
+        rows, pixels, how = plan.rows, self.pixels, self._how
 
         def gather(share: range) -> None:
             for slot in share:

@@ -49,7 +49,6 @@ class EncodedSamples:
             self.sizes = self._read_headers(plan, faults, headers)
             plan = plan.with_sizes(recipe, np.array(self.sizes, np.int32))
         self.plan = plan
-        self._rows = plan.rows()
         # Where the image is scaled first, the filter sees pixels below the box. And a decoder that
         # stops early is nearly blind to damage, which nobody has looked for in a plain folder.
         scaled_first = recipe.antialias and recipe.crop == "center"
@@ -124,7 +123,7 @@ class EncodedSamples:
         Raises:
             OSError, ValueError: it cannot be read, or is damaged.
         """
-        _, box, flip, _ = self._rows[slot]
+        _, box, flip, _ = self.plan.rows[slot]
         width, height = self.sizes[slot]
         whole = box == (0, 0, width, height) and out.shape == (height, width, 3)
         if whole and slot not in self._unusual:
@@ -161,11 +160,11 @@ class EncodedSamples:
         return side, side
 
     def _data(self, slot: int) -> bytes | memoryview:
-        return self._early.pop(slot) if self._early else self._reader.read(self._rows[slot][0])
+        return self._early.pop(slot) if self._early else self._reader.read(self.plan.rows[slot][0])
 
     def _decoded(self, slot: int, buffer: PixelBuffer) -> tuple[NDArray[np.uint8], Any, int]:
         """The sample's pixels, its box in them, and by what they are still to be reduced."""
-        data, (_, box, _, reduction) = self._data(slot), self._rows[slot]
+        data, (_, box, _, reduction) = self._data(slot), self.plan.rows[slot]
         if slot in self._unusual:
             return decode_any(data, self._decode), box, reduction
         size = self.sizes[slot]
@@ -187,7 +186,6 @@ class PixelSamples:
         self._how = resampling(recipe)
         self.plan = plan
         self.sizes: list[tuple[int, int]] = dataset.sizes[plan.indices].tolist()
-        self._rows = plan.rows()
 
     def draw_small(
         self, out: NDArray[np.uint8], buffer: PixelBuffer, faults: dict[int, str]
@@ -203,7 +201,7 @@ class PixelSamples:
 
     def draw(self, slot: int, out: NDArray[np.uint8], buffer: PixelBuffer) -> None:
         """Put the sample of ``slot`` into ``out``, uint8 [H, W, 3]."""
-        index, box, flip, reduction = self._rows[slot]
+        index, box, flip, reduction = self.plan.rows[slot]
         resample(self._pixels[index], box, flip, out, reduction=reduction, **self._how)
 
 

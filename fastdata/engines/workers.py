@@ -46,7 +46,6 @@ _SEGMENT = "</torch_"  # in all that torch says of shared memory, which has no t
 _DEATH_SECONDS = 1.0
 _RESIZE_ON = ("auto", "device", "workers")
 _AHEAD = 1
-_MOST_TOGETHER = 2 << 20  # bytes of batches in a task; each takes slots
 _PREFETCH = 2  # tasks ahead for each worker, DataLoader's own default
 
 
@@ -97,7 +96,7 @@ class WorkersEngine(Engine):
         self._slot_bytes = self._bytes_of_a_batch()
         self._together = 1
         if self._slot_bytes:
-            self._together = batches_together(self._slot_bytes, _MOST_TOGETHER)
+            self._together = batches_together(self._slot_bytes)
         self._read_ahead = ReadAhead(settings)
         self._feed = _Feed(self._read_ahead, self.num_workers)
         self._deaths = select.poll()

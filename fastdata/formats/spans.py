@@ -57,8 +57,14 @@ class SpanReader(Reader):
 
     def read_many(self, indices: NDArray[np.int64]) -> list[memoryview]:
         files = np.searchsorted(self._ends, indices, side="right").tolist()
-        offsets, sizes = self._spans[indices].T.tolist()
-        return list(map(self._slice, files, offsets, sizes))
+        spans = self._spans[indices]
+        starts, sizes = spans.T.tolist()
+        maps = {file: self._map(file) for file in set(files)}
+        where = zip(files, starts, spans.sum(axis=1).tolist(), strict=True)
+        found = [maps[file][start:end] for file, start, end in where]
+        if spans.min(initial=0) < 0 or list(map(len, found)) != sizes:  # outside of a file
+            return list(map(self._slice, files, starts, sizes))
+        return found
 
     def location(self, index: int) -> tuple[Path, int, int]:
         offset, size = self._spans[index].tolist()

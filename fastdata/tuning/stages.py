@@ -93,7 +93,7 @@ class StageProbe:
         sizes = np.array([size for size, _ in headers], np.int32)
         (plan,) = plan_batches(recipe, draw_key(0, 0), [np.array(taken, np.int64)], None)
         plan = plan.with_sizes(recipe, sizes)
-        for slot, row in enumerate(plan.rows()):
+        for slot, row in enumerate(plan.rows):
             try:
                 with Clock() as clock:
                     self._draw(data[slot], sizes[slot].tolist(), headers[slot][1], row)

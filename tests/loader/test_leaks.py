@@ -38,11 +38,13 @@ def memory(pid: int) -> int:
 def held(pids: set[int]) -> dict[str, int]:
     """What this process holds but memory, and how many of ``pids`` live.
 
-    Not counted are two threads that plan ahead: between two epochs there are one or two.
+    Not counted are two threads that plan ahead and two that gather: pools start them one by one,
+    when all others are busy, which may be late.
     """
     gc.collect()
-    planning = [one for one in threading.enumerate() if one.name.startswith("fastdata-plan")]
-    some = min(len(planning), 2)
+    names = [thread.name for thread in threading.enumerate()]
+    pools = ("fastdata-plan", "fastdata-gather")
+    some = sum(min(2, sum(name.startswith(pool) for name in names)) for pool in pools)
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count() - some,
