@@ -6,10 +6,19 @@ import statistics
 from typing import Any
 
 from bench.figures import SETS, Result, markdown, newest, paragraphs
+from bench.measure import ratio
 
 __all__ = ["on_gpu"]
 
 _LOADING, _FED = "images/s on the GPU", "fed to cached"
+_ALIKE = (
+    ("dali:coarse", "dali_files"),
+    ("dali", "dali_files:fancy"),
+    ("dali@lmdb", "dali_files:fancy"),
+    ("dali@folder", "dali_files:fancy"),
+    ("dali", "torchvision"),
+)
+"""Engines and what does the same work by itself."""
 
 
 def on_gpu(results: list[Result]) -> str:
@@ -41,8 +50,27 @@ def _loading(results: list[Result]) -> str:
         f"`bench.engines --device cuda`, {what}, {tables[sets[-1]].machine}:",
         markdown(header, table),
         "`synthetic` copies a batch within the GPU's memory. `direct` has the dataset there, "
-        "`direct:host` in the page cache.",
+        "`direct:host` in the page cache. `dali_files` is DALI's own file reader with random "
+        "crops and the best settings of a sweep, `torchvision` its decoder on the GPU; "
+        "`dali:coarse` and `dali_files` do not interpolate colours, `dali` and `dali_files:fancy` "
+        "do.",
+        *_beside_others(sets, tables),
     )
+
+
+def _beside_others(sets: list[str], tables: dict[str, Result]) -> list[str]:
+    """Ratios of the engine dali to what does the same without it."""
+    found = []
+    for one in sets:
+        samples = {title: row["samples"] for title, row in tables[one].table["rows"].items()}
+        says = []
+        for ours, other in _ALIKE:
+            if ours in samples and other in samples:
+                middle, low, high = ratio(samples[ours], samples[other])
+                says.append(f"`{ours}` {middle:.2f}x ({low:.2f} to {high:.2f}) of `{other}`")
+        if says:
+            found.append(f"{SETS[one].capitalize()}: {', '.join(says)}.")
+    return found
 
 
 def _training(results: list[Result]) -> str:

@@ -177,7 +177,10 @@ class DaliBase(Engine):
         threads = f"{self.num_workers} threads of DALI's"
         if self.settings.num_workers is None:
             threads = f"{threads}, for the {self._cpus} CPUs that this process may use,"
-        return [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
+        lines = [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
+        if not self.settings.dataset.plain:
+            lines.append(f"{self._feed.readers} threads of this process read its files.")
+        return lines
 
     def close(self) -> None:
         self._feed.close()

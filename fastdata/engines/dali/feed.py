@@ -69,6 +69,7 @@ class Feed:
 
     Attributes:
         current: the iteration whose plans are taken.
+        readers: threads that read a plain folder's files.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Feed:
         self._recipe = recipe
         self._geometry = geometry
         self._headers = Headers(dataset)
-        self._readers = min(_MOST_READERS, max(2, available_cpus() // 2))
+        self.readers = min(_MOST_READERS, max(2, available_cpus() // 2))
         self._threads: Threads | None = None
         self._memory = ReusedMemory()
 
@@ -131,8 +132,8 @@ class Feed:
         if self._dataset.plain:  # they are mapped, and DALI's threads read them
             return read(indices)
         if self._threads is None:
-            self._threads = Threads(self._readers, "fastdata-read")
-        shares = np.array_split(indices, self._readers)
+            self._threads = Threads(self.readers, "fastdata-read")
+        shares = np.array_split(indices, self.readers)
         reading = [self._threads.start(read, share) for share in shares if len(share)]
         return [encoded for share in results(reading) for encoded in share]
 
