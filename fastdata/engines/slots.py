@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 __all__ = ["Slots"]
 
-_FREE, _TAKEN, _LENT = range(3)
-
 
 class Slots:
     """``count`` pieces of ``size`` bytes; picklable to processes of this user on this machine.
 
     Who made it hands slots out: :meth:`take` gives one that nobody uses. It comes back by
-    :meth:`give_back`, or with the death of the array that :meth:`lend` was told of.
+    :meth:`give_back`, or once the array has gone that :meth:`lend` was told of. That is looked up,
+    and no callback tells of it: an interrupt in one would be lost.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -37,9 +36,8 @@ class Slots:
         os.ftruncate(self._descriptor, count * self._size)
         self._owner = os.getpid()
         self._map()
-        # One byte a slot: a store of one is never seen half done, and what is lent may come back in
-        # any thread, in the middle of anything.
-        self._state = bytearray([_FREE]) * count
+        self._free = list(range(count))
+        self._lent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._read: deque[tuple[int, torch.cuda.Event]] = deque()
         self._pinned: list[int] = []
         # Also where nobody closes: while the descriptor is open, the memory stays.
@@ -81,20 +79,24 @@ class Slots:
     def take(self) -> int | None:
         """A slot that nobody uses; waits for one that is only read by a GPU. None where all that
         are left are lent."""
-        while self._read and (_FREE not in self._state or _passed(self._read[0][1])):
+        if not self._free:
+            self._free = self._no_longer_lent()
+        while self._read and (not self._free or _passed(self._read[0][1])):
             slot, event = self._read.popleft()
             event.synchronize()
-            self._state[slot] = _FREE
-        slot = self._state.find(_FREE)
-        if slot < 0:
-            return None
-        self._state[slot] = _TAKEN
-        return slot
+            self._free.append(slot)
+        return self._free.pop() if self._free else None
+
+    def _no_longer_lent(self) -> list[int]:
+        ended = [slot for slot, array in self._lent.items() if array() is None]
+        for slot in ended:
+            del self._lent[slot]
+        return ended
 
     def give_back(self, slot: int, event: torch.cuda.Event | None = None) -> None:
         """Return a slot whose contents are read until ``event``."""
         if event is None:
-            self._state[slot] = _FREE
+            self._free.append(slot)
         else:
             self._read.append((slot, event))
 
@@ -104,8 +106,7 @@ class Slots:
         A tensor that torch.from_numpy makes of it holds on to it, as does all that shares the
         tensor's memory. Another view of the array in numpy does not.
         """
-        self._state[slot] = _LENT
-        weakref.finalize(array, self._state.__setitem__, slot, _FREE).atexit = False
+        self._lent[slot] = weakref.ref(array)
 
     def reset(self) -> None:
         """All slots that are not lent are free: those who filled them have ended, or were
@@ -113,9 +114,8 @@ class Slots:
         for _, event in self._read:
             event.synchronize()
         self._read.clear()
-        for slot, state in enumerate(self._state):
-            if state == _TAKEN:
-                self._state[slot] = _FREE
+        self._no_longer_lent()
+        self._free = [slot for slot in range(self._count) if slot not in self._lent]
 
     def close(self) -> None:
         """Release the memory; what is lent stays until its user has ended."""

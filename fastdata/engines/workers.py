@@ -28,6 +28,7 @@ from fastdata.engines.pool import end_workers, iterate
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
+from fastdata.interrupts import held_signals
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -149,9 +150,10 @@ class WorkersEngine(Engine):
         # torch would raise a worker's death from a signal handler, in the middle of whatever the
         # training does; it is raised where the next batch is asked for instead. So the workers are
         # taken from those that the handler looks after, which may be a DataLoader of the user's.
-        if getattr(received, "_worker_pids_set", False):
-            signal_handling._remove_worker_pids(id(received))  # type: ignore[attr-defined]
-            received._worker_pids_set = False  # type: ignore[attr-defined]
+        with held_signals():
+            if getattr(received, "_worker_pids_set", False):
+                signal_handling._remove_worker_pids(id(received))  # type: ignore[attr-defined]
+                received._worker_pids_set = False  # type: ignore[attr-defined]
         return received
 
     def _dead_workers(self, seconds: float) -> bool:
