@@ -8,7 +8,7 @@ TESTED := $(VENV)/tested
 BENCHED := $(VENV)/benched
 SRC ?=
 
-.PHONY: help demo test lint type bench bench-smoke build clean
+.PHONY: help demo test fuzz lint type bench bench-smoke build clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -35,6 +35,9 @@ test: $(TESTED) ## run the tests
 	    echo "make test needs libjpeg-turbo 2 and its cjpeg (Debian:" \
 	        "apt install libturbojpeg0 libjpeg-turbo-progs)" >&2; exit 1; }
 	$(BIN)/python -m pytest --numprocesses=auto --dist=loadscope --max-worker-restart=0
+
+fuzz: $(TESTED) ## look for new odd files and settings, for long
+	FASTDATA_FUZZ=5000 $(BIN)/python -m pytest --numprocesses=auto tests/fuzz
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

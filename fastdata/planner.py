@@ -88,8 +88,8 @@ class EpochPlanner:
         """Begin to make plans; what is returned waits for them."""
         if self._where == "process":
             return self._process.submit(*arguments).result
-        future = threads.start(self._make, *arguments)
-        return lambda: results([future])[0]
+        under_way = [threads.start(self._make, *arguments)]
+        return lambda: results(under_way)[0]
 
     def _prepare(self, threads: Threads, seed: int, epoch: int, *, started: bool) -> None:
         """Begin to plan the beginning of an epoch; in the process, where that has been started:

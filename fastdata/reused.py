@@ -22,21 +22,22 @@ class ReusedMemory:
         self._blocks: deque[tuple[bytearray, weakref.ref[NDArray[np.uint8]]]] = deque()
 
     def take(self, least: int) -> NDArray[np.uint8]:
-        """A block that nobody uses, uint8 of ``least`` bytes or more, with undefined contents."""
-        memory = self._free(least)
-        if memory is None:
-            memory = bytearray(max(least, _BLOCK))
+        """A block that nobody uses, uint8 of ``least`` bytes or more, with undefined contents. One
+        of more than 4 MB is new: blocks of all sizes would add up."""
+        if least > _BLOCK:
+            return np.empty(least, np.uint8)
+        memory = self._free() or bytearray(_BLOCK)
         block = np.frombuffer(memory, np.uint8)
         self._blocks.append((memory, weakref.ref(block)))
         return block
 
-    def _free(self, least: int) -> bytearray | None:
+    def _free(self) -> bytearray | None:
         for _ in range(len(self._blocks)):
             try:
                 memory, user = self._blocks.popleft()
             except IndexError:  # another thread has the last one
                 return None
-            if user() is None and len(memory) >= least:
+            if user() is None:
                 return memory
             self._blocks.append((memory, user))
         return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,6 +15,8 @@ from typing import Any, TypeVar
 from fastdata.interrupts import held_signals
 
 __all__ = ["Threads", "cancel", "results"]
+
+_here = threading.local()  # has "ours" in the threads of pools
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,8 +31,9 @@ class Threads:
             count: threads, at least one.
             name: of the threads, with a number after it.
         """
-        self._count, self._name = count, name
-        self._pool = ThreadPoolExecutor(count, name)
+        self._count = count
+        mark = partial(setattr, _here, "ours", True)
+        self._pool = ThreadPoolExecutor(count, name, initializer=mark)
 
     def start(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Call ``work(*arguments)`` in one of the threads; see :func:`results`."""
@@ -36,7 +41,8 @@ class Threads:
             return self._pool.submit(work, *arguments)
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """``work`` of each item, in order, a few items ahead of the caller."""
+        """``work`` of each item, in order, a few items ahead of the caller. Short items cost more
+        to hand over than to do, and for those under way an interrupt has to wait."""
         waiting, under_way = iter(items), deque[Future[Result]]()
         try:
             while True:
@@ -46,14 +52,13 @@ class Threads:
                     return
                 yield from results([under_way.popleft()])
         finally:
-            cancel(under_way)
+            for future in under_way:
+                future.cancel()
 
     def close(self) -> None:
         """End the threads; what has not begun is cancelled, what has is waited for."""
-        # Whoever is collected may close it, which can be in any thread, also in one of these.
-        here = threading.current_thread().name.startswith(self._name)
         with held_signals():
-            self._pool.shutdown(wait=not here, cancel_futures=True)
+            self._pool.shutdown(wait=_may_wait(), cancel_futures=True)
 
     def __enter__(self) -> Threads:
         return self
@@ -67,14 +72,34 @@ class Threads:
         self.close()
 
 
-def results(futures: Sequence[Future[Result]]) -> list[Result]:
-    """Wait for all of them; raises what the first that failed has raised."""
+def results(futures: list[Future[Result]]) -> list[Result]:
+    """Wait for all of them; raises what the first that failed has raised. They are taken from the
+    list: who keeps them would keep an error, and by its traceback all that its callers hold."""
     with held_signals():
-        return [future.result() for future in futures]
+        list(map(_end, futures))  # without a variable, which would keep the last one
+        try:
+            found = []
+            while futures:
+                found.append(futures.pop(0).result())
+            return found
+        finally:
+            futures.clear()
+
+
+def _end(future: Future[Any]) -> None:
+    with suppress(CancelledError):
+        future.exception()
 
 
 def cancel(futures: Iterable[Future[Any]]) -> None:
     """Return when none of them is or will be under way."""
     with held_signals():
-        # Only those under way end: nobody would tell of the end of one that never begins.
-        wait([future for future in futures if not future.cancel()])
+        running = [future for future in futures if not future.cancel()]
+        if _may_wait():
+            wait(running)
+
+
+def _may_wait() -> bool:
+    """What is collected ends what it has under way, in whatever thread that happens: in one of a
+    pool's it could wait for itself."""
+    return not hasattr(_here, "ours")

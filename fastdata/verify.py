@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from fastdata.manifest import Manifest, Part
 from fastdata.threads import Threads
 
 __all__ = ["Verification", "verify"]
+
+_IMAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ def _check_labels(dataset: Dataset) -> list[str]:
 def _decode_all(dataset: Dataset, threads: Threads) -> Iterator[str | None]:
     """The fault of each image in turn, or None where it has none."""
 
+    def faults(start: int) -> list[str | None]:
+        return [fault(index) for index in range(start, min(start + _IMAGES_AT_ONCE, len(dataset)))]
+
     def fault(index: int) -> str | None:
         try:
             pixels = dataset.decode(index)
@@ -138,4 +144,4 @@ def _decode_all(dataset: Dataset, threads: Threads) -> Iterator[str | None]:
             )
         return None
 
-    return threads.map(fault, range(len(dataset)))
+    return chain.from_iterable(threads.map(faults, range(0, len(dataset), _IMAGES_AT_ONCE)))

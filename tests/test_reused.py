@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,28 +34,46 @@ def test_a_block_comes_back_with_the_last_array_in_it() -> None:
     assert place in places
 
 
-def test_a_block_is_as_long_as_asked() -> None:
+def test_a_block_is_as_long_as_asked_and_large_ones_are_not_kept() -> None:
     memory = ReusedMemory()
-    small = len(memory.take(1))
-    assert len(memory.take(small + 1)) == small + 1
-    assert len(memory.take(1)) >= 1
+    small = memory.take(0)
+    assert memory.take(len(small) + 1).size == len(small) + 1
+    large = weakref.ref(memory.take(2 * len(small)))
+    assert large() is None
+    assert len(memory.take(0)) == len(small)
 
 
 def test_threads_never_share_a_block() -> None:
-    memory = ReusedMemory()
+    memory, count = ReusedMemory(), 8
+    blocks = [memory.take(1000) for _ in range(count)]
+    del blocks  # all are free
+    meet = threading.Barrier(count)
 
-    def work(number: int) -> bool:
-        for _ in range(300):
+    def work(_: int) -> set[int]:
+        found = set()
+        for _ in range(200):
+            meet.wait(60)
             block = memory.take(1000)
-            part = block[:1000]
+            found.add(address(block))
+            places.append(address(block))
+            meet.wait(60)  # all have theirs
+            if meet.wait(60) == 0:
+                most.append(max(map(places.count, places)))
+                places.clear()
             del block
-            part[:] = number
-            if not (part == number).all():
-                return False
-        return True
+        return found
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(8)))
+    places: list[int] = []
+    most: list[int] = []  # of the threads had one and the same block, in each turn
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            found = set().union(*pool.map(work, range(count)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(most) == {1}
+    assert len(found) < 4 * count  # they were used again
 
 
 def test_a_folders_files_are_read_into_it(make_folder: Callable[..., Path]) -> None:

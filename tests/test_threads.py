@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
@@ -69,8 +72,56 @@ def test_what_waits_when_the_threads_are_closed_is_cancelled() -> None:
 
 
 def test_one_of_the_threads_may_close_them() -> None:
-    threads = Threads(1, "test")
+    threads = Threads(1, "closing")
     assert results([threads.start(threads.close)]) == [None]
     with pytest.raises(RuntimeError):
         threads.start(int)
-    assert [thread for thread in threading.enumerate() if thread.name == "test"] == []
+    ends = time.monotonic() + 60
+    while any(thread.name.startswith("closing") for thread in threading.enumerate()):
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+def test_an_error_keeps_nothing_of_the_work_beside_it() -> None:
+    class Large:
+        pass
+
+    made: list[weakref.ref[Any]] = []
+
+    def work(item: int) -> Large:
+        if item == 1:
+            raise KeyError(item)
+        large = Large()
+        made.append(weakref.ref(large))
+        return large
+
+    def caller(threads: Threads) -> list[Large]:
+        under_way = [threads.start(work, item) for item in range(3)]
+        return results(under_way)
+
+    gc.disable()  # a cycle would live until it runs
+    try:
+        with Threads(2, "test") as threads:
+            with pytest.raises(KeyError):
+                caller(threads)
+            with pytest.raises(KeyError):
+                list(threads.map(work, range(9)))
+        assert len(made) >= 3
+        assert [one() for one in made] == [None] * len(made)
+    finally:
+        gc.enable()
+
+
+def test_all_have_ended_when_one_has_failed() -> None:
+    ended = []
+
+    def work(item: int) -> None:
+        if not item:
+            raise KeyError(item)
+        time.sleep(0.2)
+        ended.append(item)
+
+    with Threads(3, "test") as threads:
+        with pytest.raises(KeyError):
+            results([threads.start(work, item) for item in range(3)])
+        assert sorted(ended) == [1, 2]

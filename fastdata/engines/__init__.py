@@ -92,8 +92,8 @@ class Batch(NamedTuple):
 
 
 def batches_together(batch_bytes: int) -> int:
-    """How many batches are made as one: of small ones, what each costs beside its pixels, in calls
-    and messages, is much of the time."""
+    """How many batches are made as one, of up to 6 MB: of small ones, what each costs beside its
+    pixels, in calls and messages, is much of the time. As many more are in memory at once."""
     return max(1, min(_TOGETHER, _MOST_BYTES_TOGETHER // batch_bytes))
 
 

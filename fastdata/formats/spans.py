@@ -62,7 +62,8 @@ class SpanReader(Reader):
         maps = {file: self._map(file) for file in set(files)}
         where = zip(files, starts, spans.sum(axis=1).tolist(), strict=True)
         found = [maps[file][start:end] for file, start, end in where]
-        if spans.min(initial=0) < 0 or list(map(len, found)) != sizes:  # outside of a file
+        odd = spans[:, 0].min(initial=0) < 0 or spans[:, 1].min(initial=1) < 1
+        if odd or list(map(len, found)) != sizes:  # perhaps not within a file
             return list(map(self._slice, files, starts, sizes))
         return found
 

@@ -40,13 +40,24 @@ def test_a_header_is_read_again_where_its_bytes_have_changed(headers: Headers) -
     ]
     indices = np.array([2, 0])
     for images, sizes, bad in steps:
-        found, slots = headers.read(indices, images)
+        found, _, slots = headers.read(indices, images)
         assert found.tolist() == [list(size) for size in sizes]
         assert slots.tolist() == bad
 
 
 def test_what_was_read_of_one_sample_is_not_another_ones(headers: Headers) -> None:
     headers.read(np.array([1]), [encoded(40, 30)])
-    sizes, bad = headers.read(np.array([3, 1, 1]), [encoded(32, 16)] + 2 * [encoded(40, 30)])
+    sizes, _, bad = headers.read(np.array([3, 1, 1]), [encoded(32, 16)] + 2 * [encoded(40, 30)])
     assert sizes.tolist() == [[32, 16], [40, 30], [40, 30]]
     assert bad.tolist() == []
+
+
+def test_a_file_may_change_between_two_reads_of_one_batch(headers: Headers) -> None:
+    text = np.frombuffer(b"This is no image. " * 100, np.uint8)
+    first, second = encoded(40, 30), encoded(24, 16)
+    sizes, _, bad = headers.read(np.array([1, 1, 1]), [first, text, second])
+    assert sizes.tolist() == [[40, 30], [1, 1], [24, 16]]
+    assert bad.tolist() == [1]
+    sizes, _, bad = headers.read(np.array([1, 1]), [text, second])
+    assert sizes.tolist() == [[1, 1], [24, 16]]
+    assert bad.tolist() == [0]

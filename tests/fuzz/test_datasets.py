@@ -22,7 +22,7 @@ from fastdata import convert, open_dataset
 from fastdata.registry import WRITERS
 from fastdata.verify import verify
 
-# Few examples, and always the same ones; FASTDATA_FUZZ=10000 looks longer, and for new ones.
+# Few examples, and always the same ones; `make fuzz` looks longer, and for new ones.
 fuzz = settings(
     max_examples=int(os.environ.get("FASTDATA_FUZZ", "60")),
     derandomize="FASTDATA_FUZZ" not in os.environ,

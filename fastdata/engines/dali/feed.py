@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastdata.dataset import Dataset
 from fastdata.engines.dali.headers import Headers
 from fastdata.errors import FastdataError
-from fastdata.machine import available_cpus
+from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 from fastdata.reused import ReusedMemory
@@ -89,7 +89,7 @@ class Feed:
         self._recipe = recipe
         self._geometry = geometry
         self._headers = Headers(dataset)
-        self.readers = min(_MOST_READERS, max(2, available_cpus() // 2))
+        self.readers = min(_MOST_READERS, max(2, cpus_of_a_rank(available_cpus()) // 2))
         self._threads: Threads | None = None
         self._memory = ReusedMemory()
 
@@ -118,11 +118,10 @@ class Feed:
         except (OSError, ValueError):  # who reads them one by one can say which it is
             return [], Begun(plan, np.arange(len(plan)))
         if self._dataset.plain:
-            bad = self._headers.unsound(plan.indices, encoded)
+            single, bad = self._headers.check(plan.indices, encoded)
         else:
-            sizes, bad = self._headers.read(plan.indices, encoded)
+            sizes, single, bad = self._headers.read(plan.indices, encoded)
             plan = plan.with_sizes(self._recipe, sizes)
-        single = self._headers.single[plan.indices]
         for slot in np.flatnonzero(single).tolist():
             encoded[slot] = _as_single(encoded[slot], int(single[slot]))
         return encoded, Begun(plan, bad)

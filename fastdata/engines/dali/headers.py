@@ -20,9 +20,6 @@ Encoded = list[NDArray[np.uint8]]
 class Headers:
     """Looks at the header of each sample once. Those of a plain folder, whose files may change, are
     looked at again where the bytes differ.
-
-    Attributes:
-        single: int32 [N], see :class:`fastdata.header.Header`, of the samples looked at.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -33,35 +30,42 @@ class Headers:
         count = len(dataset)
         self._dataset = dataset
         self._reader = HeaderReader()
-        self.single = np.zeros(count, np.int32)
+        self._single = np.zeros(count, np.int32)  # see Header.single
         self._sound = np.zeros(count, np.bool_)
         if not dataset.plain:
             self._sizes = np.zeros((count, 2), np.int32)
             self._lengths = np.zeros(count, np.int32)
             self._sums = np.zeros(count, np.uint32)
 
-    def unsound(self, indices: NDArray[np.int64], encoded: Encoded) -> NDArray[np.int64]:
-        """Slots of a converted dataset's samples whose headers were damaged since, int64."""
+    def check(
+        self, indices: NDArray[np.int64], encoded: Encoded
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """For a converted dataset's samples, :attr:`fastdata.header.Header.single`, int32 [B], and
+        the slots of those whose headers were damaged since, int64."""
         for slot in np.flatnonzero(~self._sound[indices]).tolist():
             index = indices[slot]
             channels = _channels(encoded[slot], tuple(self._dataset.sizes[index].tolist()))
             if channels == 1:
                 header = self._header(encoded[slot].tobytes())
                 channels = 0 if header is None else 1
-                self.single[index] = 0 if header is None else header.single
+                self._single[index] = 0 if header is None else header.single
             self._sound[index] = channels > 0
-        return np.flatnonzero(~self._sound[indices])
+        return self._single[indices], np.flatnonzero(~self._sound[indices])
 
     def read(
         self, indices: NDArray[np.int64], encoded: Encoded
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Sizes of a plain folder's samples, int32 [B, 2], and the slots of those that are no plain
-        JPEGs or whose headers are damaged, int64."""
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+        """For a plain folder's samples, sizes, int32 [B, 2]; :attr:`fastdata.header.Header.single`,
+        int32 [B]; and the slots of those that are no plain JPEGs or damaged, int64."""
+        sizes, single, sound = self._sizes[indices], self._single[indices], self._sound[indices]
         known = zip(self._lengths[indices].tolist(), self._sums[indices].tolist(), strict=True)
         for slot, (length, crc) in enumerate(known):
             if not length or crc32(encoded[slot].data[:length]) != crc:
-                self._look_at(indices[slot], encoded[slot])
-        return self._sizes[indices], np.flatnonzero(~self._sound[indices])
+                index = indices[slot]
+                self._look_at(index, encoded[slot])
+                sizes[slot], single[slot] = self._sizes[index], self._single[index]
+                sound[slot] = self._sound[index]
+        return sizes, single, np.flatnonzero(~sound)
 
     def _look_at(self, index: np.int64, encoded: NDArray[np.uint8]) -> None:
         header = self._header(encoded.tobytes())
@@ -70,7 +74,7 @@ class Headers:
             size, length, single = (header.width, header.height), header.length, header.single
             sound = header.plain and _channels(encoded, size) > 0
         self._sizes[index], self._lengths[index] = size, length
-        self.single[index], self._sound[index] = single, sound
+        self._single[index], self._sound[index] = single, sound
         self._sums[index] = crc32(encoded.data[:length])
 
     def _header(self, data: bytes) -> Header | None:
