@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any, TypeVar
 
 from fastdata.interrupts import held_signals
@@ -63,12 +62,7 @@ class Threads:
     def __enter__(self) -> Threads:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

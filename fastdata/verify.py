@@ -19,7 +19,7 @@ from fastdata.threads import Threads
 
 __all__ = ["Verification", "verify"]
 
-_IMAGES_AT_ONCE = 64
+_IMAGES_AT_ONCE = 64  # by a thread: to hand over a single one takes longer than to decode some
 
 
 @dataclass(frozen=True)
