@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
+from weakref import WeakSet
 
 from fastdata.engines import Batch, Engine
 from fastdata.plan import BatchPlan
@@ -12,6 +15,9 @@ from fastdata.planner import EpochPlanner
 from fastdata.sampling import BatchSampler
 
 __all__ = ["BatchStream"]
+
+
+_streams: WeakSet[BatchStream] = WeakSet()
 
 
 class BatchStream:
@@ -32,6 +38,8 @@ class BatchStream:
         self._planner = planner
         self._sampler = sampler
         self._running: _Running | None = None
+        self._pid = os.getpid()
+        _streams.add(self)
 
     def batches(self, seed: int, epoch: int, position: int) -> Generator[Batch, None, None]:
         """The batches of an epoch from ``position`` on. An iteration that does not come to its end
@@ -66,6 +74,11 @@ class BatchStream:
         if running is not None:
             running.close()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a fork has left it here: its threads and processes are its parent's."""
+        return self._pid != os.getpid()
+
 
 class _Running:
     """Batches under way.
@@ -87,3 +100,12 @@ class _Running:
         if close is not None:
             close()
         self._plans.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program may end in the middle of an epoch. Later, what closing needs is gone."""
+    for stream in list(_streams):
+        if not stream.is_inherited:
+            with suppress(ValueError):  # one that is in use, by a thread that still runs
+                stream.close()

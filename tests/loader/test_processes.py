@@ -49,6 +49,26 @@ def wait_until_gone(children: Callable[[], set[int]]) -> Callable[[set[int]], No
     return wait
 
 
+ENDING = """
+import sys
+from fastdata import make_loader
+options = {"engine": sys.argv[2], "recipe": "imagenet-train", "device": "cpu"}
+loader = make_loader(sys.argv[1], 4, num_workers=2, **options)
+batches = iter(loader)
+next(batches)
+"""
+
+
+@pytest.mark.parametrize("engine", ["workers", "gather", "dali-cpu"])
+def test_a_program_may_end_in_the_middle_of_an_epoch(
+    engine: str, in_format: Callable[..., Path], uniform: Path
+) -> None:
+    path = in_format("memmap" if engine == "gather" else "webdataset", uniform)
+    command = [sys.executable, "-W", "ignore", "-c", ENDING, str(path), engine]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_closing_ends_all_processes_also_while_an_iterator_is_alive(
     packed: Path, before: set[int], children: Callable[[], set[int]]
 ) -> None:
