@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import *  # noqa: F403
+from fastdata.nvjpeg import load_dalis
 from fastdata.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ _LAZY = {
     "tune": "fastdata.tuning.tune",
     "tune_dataloader": "fastdata.tuning.dataloader",
 }
+
+
+load_dalis()
 
 
 def __getattr__(name: str) -> Any:

@@ -320,8 +320,8 @@ class Loader:
         ]
         if self.dataset.format == "folder":
             lines.append(
-                "A plain folder is read file by file and every header is looked at again in every "
-                "epoch; convert it with: fastdata convert SRC DST --to webdataset."
+                "A plain folder is read file by file; convert it with: "
+                "fastdata convert SRC DST --to webdataset."
             )
         settings = self._engine.settings
         if settings.transform is not None and recipe.mean is not None:

@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"registry"},
     {
         *("_version", "arguments", "errors", "files", "garbage", "hashing", "header", "jpeg"),
-        *("interrupts", "machine", "manifest", "paths", "png", "reused", "seeding", "threads"),
+        *("interrupts", "machine", "manifest", "nvjpeg", "paths", "png", "seeding", "threads"),
     },
 ]
 RANK = {part: -number for number, layer in enumerate(LAYERS) for part in layer}

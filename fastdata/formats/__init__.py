@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.manifest import Part
-from fastdata.reused import ReusedMemory
 
 __all__ = ["OFFSETS", "Label", "Reader", "Sample", "ShardRecord", "Writer"]
 
@@ -44,13 +43,6 @@ class Reader(ABC):
     def read_many(self, indices: NDArray[np.int64]) -> Sequence[bytes | memoryview]:
         """What :meth:`read` gives for each of ``indices``; for small images its cost counts."""
         return [self.read(index) for index in indices.tolist()]
-
-    def read_into(
-        self, memory: ReusedMemory, indices: NDArray[np.int64]
-    ) -> list[NDArray[np.uint8]]:
-        """What :meth:`read` gives for each of ``indices``, uint8 [bytes] each; in ``memory``, where
-        the reader would otherwise take its own."""
-        return [np.frombuffer(data, np.uint8) for data in self.read_many(indices)]
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from nvidia.dali import Pipeline, fn
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead
+from fastdata.engines.dali.encoded import encoded_images
 from fastdata.engines.dali.feed import Begun, Feed, Iteration
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
@@ -21,7 +23,10 @@ from fastdata.errors import DataError, WorkerError
 from fastdata.machine import available_cpus
 from fastdata.plan import BatchPlan
 
-__all__ = ["DaliBase", "Done", "built", "corners", "decode_crops", "source_inputs"]
+__all__ = ["DaliBase", "Done", "built", "corners", "decoded_crops"]
+
+# nvImageCodec warns of each image anew; what is an error DALI raises.
+os.environ.setdefault("DALI_NVIMGCODEC_LOG_LEVEL", "1")
 
 _PREFETCH = 3
 _AHEAD = 1
@@ -49,7 +54,8 @@ class DaliBase(Engine):
         self.num_workers = self._threads() if asked is None else max(1, asked)
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
-        self._feed = Feed(settings.dataset, settings.recipe, self._geometry(settings))
+        images = encoded_images(settings.dataset, settings.recipe)
+        self._feed = Feed(images, self._geometry(settings))
         self._under_way = False  # batches of the iteration that was current last
         self._refusals = 0  # of batches in which nobody else finds a fault
         self._fetch = Fetcher(settings, shared=False)
@@ -115,6 +121,7 @@ class DaliBase(Engine):
                 begun = current.begun.popleft()
                 # DALI calls a pipeline invalid after any error, so another one does what it had.
                 self.pipeline, self._under_way = None, False
+                self._feed.images.forget(begun.plan.indices)
                 current.again()
                 done = self._without_dali(begun)
                 self._refusals += done.whole is not None and not done.whole.skipped
@@ -178,35 +185,47 @@ class DaliBase(Engine):
         if self.settings.num_workers is None:
             threads = f"{threads}, for the {self._cpus} CPUs that this process may use,"
         lines = [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
-        if not self.settings.dataset.plain:
-            lines.append(f"{self._feed.readers} threads of this process read its files.")
-        return lines
+        return lines + self._feed.images.explain()
 
     def close(self) -> None:
         self._feed.close()
         self.pipeline, self._under_way = None, False
 
 
-def decode_crops(encoded: Any, corner: Any, box: Any, **options: Any) -> Any:
-    return fn.decoders.image_slice(
+def decoded_crops(
+    feed: Feed, geometry: list[tuple[Any, int]], device: str, **options: Any
+) -> tuple[Any, list[Any]]:
+    """In a pipeline's graph: the decoded crops, and the columns that the feed has besides encoded
+    images, corners and boxes.
+
+    Args:
+        feed: the source.
+        geometry: DALI's type and the number of dimensions of each column of its geometry.
+        device: "cpu" or "mixed".
+        options: further ones of the decoder.
+    """
+    inputs = [*feed.images.inputs, *geometry]
+    columns = fn.external_source(
+        feed,
+        num_outputs=len(inputs),
+        batch=True,
+        no_copy=True,  # DALI holds the arrays, and so the maps, until it is done with them
+        dtype=[dtype for dtype, _ in inputs],
+        ndim=[ndim for _, ndim in inputs],
+    )
+    count = len(feed.images.inputs)
+    corner, box, *others = columns[count:]
+    encoded, corner = feed.images.decodable(columns[:count], corner)
+    images = fn.decoders.image_slice(
         encoded,
         corner,
         box,
         axis_names="WH",
         adjust_orientation=False,  # those that EXIF turns do not come here
+        device=device,
         **options,
     )
-
-
-def source_inputs(dtypes: list[Any], ndim: list[int]) -> dict[str, Any]:
-    """The arguments of ``fn.external_source``."""
-    return {
-        "num_outputs": len(dtypes),
-        "batch": True,
-        "no_copy": True,  # DALI holds the arrays, and so the maps, until it is done with them
-        "dtype": dtypes,
-        "ndim": ndim,
-    }
+    return images, others
 
 
 def built(engine: DaliBase, graph: Any, device_id: int | None) -> Pipeline:

@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 from fastdata.adjust import adjust, fill_colour
 from fastdata.engines import Batch, Settings
-from fastdata.engines.dali.base import DaliBase, Done, built, corners, decode_crops, source_inputs
+from fastdata.engines.dali.base import DaliBase, Done, built, corners, decoded_crops
 from fastdata.engines.fetch import HostBatch
 from fastdata.machine import cpus_of_a_rank
 from fastdata.plan import BatchPlan
@@ -63,14 +63,11 @@ class DaliCpuEngine(DaliBase):
     def _build(self) -> Pipeline:
         size, halvings = self.settings.recipe.size, self._halvings
         linear = {"interp_type": types.INTERP_LINEAR, "antialias": False}
-        dtypes = [types.UINT8, types.INT32, types.INT32, types.FLOAT]
-        inputs = source_inputs(
-            dtypes + [types.BOOL, types.FLOAT] * halvings, [1] * 4 + [0, 1] * halvings
-        )
+        geometry = [(types.INT32, 1), (types.INT32, 1), (types.FLOAT, 1)]
+        geometry += [(types.BOOL, 0), (types.FLOAT, 1)] * halvings
 
         def graph() -> Any:
-            encoded, corner, box, mirror, *halves = fn.external_source(self._feed, **inputs)
-            images = decode_crops(encoded, corner, box, device="cpu")
+            images, (mirror, *halves) = decoded_crops(self._feed, geometry, "cpu")
             # Between two pixels the linear filter gives their mean, so at half the size it gives
             # the means of blocks.
             for step in range(halvings):

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvidia.dali import Pipeline, fn, pipeline_def, types
+from nvidia.dali import Pipeline, pipeline_def, types
 from torch.utils.dlpack import from_dlpack
 
 from fastdata.engines import Batch, Settings, Unavailable
 from fastdata.engines.ahead import PinnedRing
-from fastdata.engines.dali.base import DaliBase, Done, built, corners, decode_crops, source_inputs
-from fastdata.engines.dali.options import decoder_options, wheel_refusal
+from fastdata.engines.dali.base import DaliBase, Done, built, corners, decoded_crops
+from fastdata.engines.dali.options import decoder_options, nvjpeg_notes, wheel_refusal
 from fastdata.engines.pixels import CropStage
 from fastdata.errors import UsageError
 from fastdata.kernels import COLUMNS
@@ -81,11 +81,10 @@ class DaliEngine(DaliBase):
         return corners
 
     def _build(self) -> Pipeline:
-        inputs = source_inputs([types.UINT8, types.INT32, types.INT32], [1, 1, 1])
-
         def graph() -> Any:
-            encoded, corner, box = fn.external_source(self._feed, **inputs)
-            return decode_crops(encoded, corner, box, device=self._backend, **self.decoder_options)
+            geometry = [(types.INT32, 1)] * 2
+            images, _ = decoded_crops(self._feed, geometry, self._backend, **self.decoder_options)
+            return images
 
         device = self.settings.device
         on_gpu = device.type == "cuda"
@@ -128,7 +127,8 @@ class DaliEngine(DaliBase):
     def explain(self) -> list[str]:
         lines = ["engine dali: NVIDIA DALI decodes the crops on the GPU.", *super().explain()]
         options = ", ".join(f"{name} {value}" for name, value in self.decoder_options.items())
-        return [*lines, f"Its decoder has {options}.", self._crop.explain()]
+        lines += [f"Its decoder has {options}.", *nvjpeg_notes(self.decoder_options)]
+        return [*lines, self._crop.explain()]
 
     def close(self) -> None:
         super().close()

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from fastdata.engines import Settings, Unavailable
+from fastdata.nvjpeg import loaded_version
 
-__all__ = ["HARDWARE_LOAD", "decoder_options", "wheel_refusal"]
+__all__ = ["HARDWARE_LOAD", "decoder_options", "nvjpeg_notes", "wheel_refusal"]
 
 HARDWARE_LOAD = 0.65  # the best of a sweep on an H200 with 14 threads; it falls as threads rise
 _DEVICE_BYTES, _HOST_BYTES = 5.5, 3.7
 """Of nvJPEG's buffers for each pixel: NVIDIA's figures for ImageNet, divided by the pixels of its
 largest image."""
 _LEAST, _MOST = 1 << 20, 64 << 20
+_INTERPOLATES_CROPS = 13, 2  # version of nvJPEG, which there is for CUDA 13
 _PERCENTILE = 99.9  # a few images may be larger: then a buffer grows
 
 
@@ -41,16 +43,36 @@ def decoder_options(settings: Settings) -> dict[str, Any]:
     return options | settings.options
 
 
+def nvjpeg_notes(options: dict[str, Any]) -> list[str]:
+    """What to know of the nvJPEG in use, once a pipeline was built: the one that DALI's wheel
+    depends on, or another one that the process had loaded before."""
+    cuda = _wheel()
+    version = loaded_version(cuda)
+    if version is None or version >= _INTERPOLATES_CROPS or not options["jpeg_fancy_upsampling"]:
+        return []
+    way = "import fastdata before torchvision, which brings its own one"
+    if cuda < _INTERPOLATES_CROPS[0]:
+        way = f"where the driver knows CUDA 13, install nvidia-dali-cuda130, not -cuda{cuda}0"
+    return [
+        f"nvJPEG {version[0]}.{version[1]} interpolates colours in whole images only, and 13.2 in "
+        f'crops, which is faster: {way}; or engine_options={{"jpeg_fancy_upsampling": False}}.'
+    ]
+
+
+def _wheel() -> int:
+    """The major version of CUDA that DALI's wheel was built for."""
+    from nvidia import dali
+
+    return int(dali.__cuda_version__) // 1000
+
+
 def wheel_refusal() -> None:
     """Compare the driver with the CUDA version that DALI's wheel was built for.
 
     Raises:
         Unavailable: the driver is older; the message has the line that installs another wheel.
     """
-    from nvidia import dali
-
-    wheel = int(dali.__cuda_version__) // 1000
-    version = ctypes.c_int()
+    wheel, version = _wheel(), ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except OSError as error:

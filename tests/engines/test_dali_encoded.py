@@ -1,0 +1,128 @@
+"""What DALI is given of a plain folder: the names of sound files, whose headers are looked at once;
+files that have changed since are found out by the pipeline."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastdata import Recipe, make_loader, open_dataset
+from fastdata.engines.dali.encoded import ImageFiles
+from fastdata.plan import plan_batches
+from fastdata.recipe import draw_key
+
+RECIPE = Recipe(size=24, crop="center", dtype="uint8")
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
+
+
+def encoded(width: int, height: int, mode: str = "RGB", **options: Any) -> bytes:
+    ramp = np.linspace(0, 255, width * height).reshape(height, width).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(ramp).convert(mode).save(file, options.pop("format", "JPEG"), **options)
+    return file.getvalue()
+
+
+def sampled(data: bytes, factors: int) -> bytes:
+    """A grey JPEG with other sampling factors."""
+    frame = data.index(b"\xff\xc0")
+    return data[: frame + 11] + bytes([factors]) + data[frame + 12 :]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """(files' contents) -> a folder of them, named in their order."""
+
+    def make(*files: bytes) -> Path:
+        for number, data in enumerate(files):
+            path = tmp_path / "images" / "a" / f"{number:02d}{'-' * number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return tmp_path / "images"
+
+    return make
+
+
+def taken(path: Path) -> tuple[list[bytes], list[list[int]], list[int]]:
+    """Names and facts that the pipeline is given of all samples, and what it is not given."""
+    with open_dataset(path) as dataset:
+        images = ImageFiles(dataset, RECIPE)
+        [plan] = plan_batches(RECIPE, draw_key(0, 0), [np.arange(len(dataset))], None)
+        (names, facts), plan, aside = images.take(plan)
+        images.close()
+        assert plan.boxes is not None
+    return [bytes(row).rstrip(b"\0") for row in names], facts.tolist(), aside.tolist()  # type: ignore[union-attr]
+
+
+def test_names_of_all_lengths_and_what_the_files_hold(write: Callable[..., Path]) -> None:
+    files = [encoded(40, 30), encoded(32, 50, comment=b"#" * 40_000), encoded(30, 30, "L")]
+    names, facts, aside = taken(path := write(*files))
+    assert names == [bytes(file) for file in sorted((path / "a").iterdir())]
+    sizes = [[40, 30], [32, 50], [30, 30]]
+    assert facts == [[*size, len(data)] for size, data in zip(sizes, files, strict=True)]
+    assert aside == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        encoded(40, 30, format="PNG"),
+        encoded(40, 30, progressive=True),
+        encoded(
+            40, 30, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+        ),
+        sampled(encoded(40, 30, "L"), 0x22),
+        encoded(40, 30)[:100],
+        b"This is no image. " * 2000,
+        b"",
+    ],
+    ids=["PNG", "progressive", "turned", "grey 2x2", "cut", "text", "empty"],
+)
+def test_what_is_no_plain_jpeg_is_not_given(odd: bytes, write: Callable[..., Path]) -> None:
+    _, facts, aside = taken(write(encoded(40, 30), odd, encoded(32, 50)))
+    assert [fact[:2] for fact in facts] == [[40, 30], [32, 50]]
+    assert aside == [1]
+
+
+def test_a_file_that_is_gone_is_not_given(write: Callable[..., Path]) -> None:
+    path = write(encoded(40, 30), encoded(32, 50))
+    with open_dataset(path) as dataset:
+        (path / "a" / "00.jpg").unlink()
+        images = ImageFiles(dataset, RECIPE)
+        [plan] = plan_batches(RECIPE, draw_key(0, 0), [np.arange(2)], None)
+        (names, _), _, aside = images.take(plan)
+        images.close()
+    assert len(names) == 1
+    assert aside.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "changed", [encoded(60, 60), encoded(40, 30, quality=95)], ids=["other size", "other bytes"]
+)
+def test_a_file_that_changes_costs_its_batch_one_pipeline(
+    changed: bytes, write: Callable[..., Path]
+) -> None:
+    path = write(*(encoded(40, 30) for _ in range(6)))
+    options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
+    with make_loader(path, 2, engine="dali-cpu", **options) as loader:
+        first = torch.cat([images for images, _ in loader])
+        before: Any = loader.carrier
+        pipeline = before.pipeline
+        (path / "a" / "03---.jpg").write_bytes(changed)
+        pipelines = []
+        for _ in range(2):
+            images = torch.cat([images for images, _ in loader])
+            pipelines.append(before.pipeline)
+            with make_loader(path, 6, engine="workers", **options) as reference:
+                [(expected, _)] = list(reference)
+            assert (images.int() - expected.int()).abs().max() <= 2
+            assert torch.equal(images[:2], first[:2])
+    assert pipelines[0] is not pipeline
+    assert pipelines[1] is pipelines[0]
