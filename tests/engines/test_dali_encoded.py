@@ -19,6 +19,17 @@ from fastdata.plan import plan_batches
 from fastdata.recipe import draw_key
 
 RECIPE = Recipe(size=24, crop="center", dtype="uint8")
+DEVICES = [
+    pytest.param("dali-cpu", "cpu"),
+    pytest.param(
+        "dali",
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
 TURNED = Image.Exif()
 TURNED[0x0112] = 6
 
@@ -103,26 +114,29 @@ def test_a_file_that_is_gone_is_not_given(write: Callable[..., Path]) -> None:
     assert aside.tolist() == [0]
 
 
+@pytest.mark.parametrize(("engine", "device"), DEVICES)
 @pytest.mark.parametrize(
     "changed", [encoded(60, 60), encoded(40, 30, quality=95)], ids=["other size", "other bytes"]
 )
 def test_a_file_that_changes_costs_its_batch_one_pipeline(
-    changed: bytes, write: Callable[..., Path]
+    changed: bytes, engine: str, device: str, write: Callable[..., Path]
 ) -> None:
     path = write(*(encoded(40, 30) for _ in range(6)))
     options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
-    with make_loader(path, 2, engine="dali-cpu", **options) as loader:
+    with make_loader(path, 2, engine=engine, device=device, **options) as loader:
         first = torch.cat([images for images, _ in loader])
         before: Any = loader.carrier
         pipeline = before.pipeline
         (path / "a" / "03---.jpg").write_bytes(changed)
         pipelines = []
         for _ in range(2):
-            images = torch.cat([images for images, _ in loader])
+            images = torch.cat([images for images, _ in loader]).cpu()
             pipelines.append(before.pipeline)
-            with make_loader(path, 6, engine="workers", **options) as reference:
+            with make_loader(path, 6, engine="workers", device="cpu", **options) as reference:
                 [(expected, _)] = list(reference)
-            assert (images.int() - expected.int()).abs().max() <= 2
-            assert torch.equal(images[:2], first[:2])
+            assert (
+                images.int() - expected.int()
+            ).abs().max() <= 4  # as docs/architecture.md has it
+            assert torch.equal(images[:2], first[:2].cpu())
     assert pipelines[0] is not pipeline
     assert pipelines[1] is pipelines[0]
