@@ -32,6 +32,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +112,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="CPU: 128; cuda: 512")
     parser.add_argument("--engines", help="of fastdata's, all by default; cuda: also direct:host")
     parser.add_argument("--models", default="resnet50,resnet18", help="cuda: trained; none")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=float("inf"),
+        help="cuda: begin no round of a set that would end after so many seconds",
+    )
     parser.add_argument("--images", type=int, help="at least so many images an epoch")
     parser.add_argument("--no-outputs", action="store_true", help="compare no outputs")
     parser.add_argument("--json", type=Path, help="append the result to this file")
@@ -118,6 +125,7 @@ def _arguments() -> argparse.Namespace:
     cuda = arguments.device == "cuda"
     arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(BATCHES))
     arguments.batch = arguments.batch or (512 if cuda else 128)
+    arguments.end = time.monotonic() + arguments.limit
     cpus = len(os.sched_getaffinity(0))
     arguments.workers = arguments.workers or (cpus if cuda else 2)
     arguments.engines = arguments.engines.split(",") if arguments.engines else []

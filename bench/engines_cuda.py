@@ -1,7 +1,7 @@
 """The part of bench.engines that needs a GPU: every engine's loading, its check, and training.
 
     python -m bench.engines SRC --device cuda [--workers N] [--rounds 3] [--seconds 5]
-        [--engines direct:host,workers,...] [--models resnet50,resnet18|none] ...
+        [--engines direct:host,workers,...] [--models resnet50,resnet18|none] [--limit SECONDS] ...
 
 Loading: normalised float16 batches of 512 at 224x224 on the GPU, images/s and CPU seconds per
 10,000 images (of the process and its children, and of the thread that asks for batches), from the
@@ -67,7 +67,7 @@ def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> list[dict[str, A
         names = arguments.engines or _names(name)
         able = _able({one: _place(name, one, sets) for one in names}, words)
         if able:
-            tables.append(_loading(name, able, words, arguments.rounds))
+            tables.append(_loading(name, able, words, arguments.rounds, arguments.end))
             models = [] if arguments.models == "none" else arguments.models.split(",")
             ours = {one: place for one, place in able.items() if one not in PEERS}
             tables += _training(name, ours, models, words, arguments.rounds)
@@ -106,7 +106,9 @@ def _able(places: dict[str, Path], words: list[str]) -> dict[str, Path]:
     return able
 
 
-def _loading(name: str, places: dict[str, Path], words: list[str], rounds: int) -> dict[str, Any]:
+def _loading(
+    name: str, places: dict[str, Path], words: list[str], rounds: int, end: float
+) -> dict[str, Any]:
     notes: dict[str, list[dict[str, Any]]] = {one: [] for one in ("synthetic", *places)}
     extra = {}
     for one in places:
@@ -124,7 +126,7 @@ def _loading(name: str, places: dict[str, Path], words: list[str], rounds: int) 
 
         return measure
 
-    rates = interleave({one: contestant(one) for one in notes}, rounds)
+    rates = interleave({one: contestant(one) for one in notes}, rounds, end)
     title = f"{name}: images/s on the GPU, float16 224x224, batch {words[0]}, {words[1]} workers"
     baseline = next((one for one in PEERS if one in places), list(places)[-1])
     table = report(title, rates, baseline, "images/s", None)

@@ -2,7 +2,7 @@
 
     python -m bench.ladder SRC [--models resnet18,resnet50] [--device cuda|cpu] [--batch 512]
         [--workers N] [--images 30000] [--steps 50] [--seconds 4] [--rounds 1] [--rungs LIST]
-        [--budget 20] [--out bench-report]
+        [--budget 20] [--limit SECONDS] [--out bench-report]
 
 SRC is a folder of photographs with a folder per class; hard links repeat it up to --images. The
 first rungs change what feeds the training, each beside the ceiling that the same process reaches on
@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,14 @@ def main() -> None:
     arguments = _arguments()
     machine = environment() | gpu()
     print(facts(machine))
+    end = time.monotonic() + arguments.limit
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as scratch:
         places = _places(arguments, Path(scratch))
         rungs = {name: _rung(arguments, places, name) for name in arguments.rungs}
         measured, missing = {}, {}
         for name, rung in rungs.items():
-            result = _measure(rung)
+            late = time.monotonic() > end
+            result = "left out: --limit was reached" if late else _measure(rung)
             if isinstance(result, str):
                 missing[name] = result
                 print(f"  {name}: {result}")
@@ -108,6 +111,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, help="stretches on either side")
     parser.add_argument("--rungs", default=",".join([*_FEEDING, *_TRAINING]))
     parser.add_argument("--budget", type=float, default=20.0, help="seconds for tuning")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds, after which no rung begins"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     cuda = arguments.device == "cuda"

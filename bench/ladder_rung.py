@@ -227,7 +227,7 @@ def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
             rung.place,
             rung.batch,
             engine=engine,
-            num_workers=rung.workers,
+            num_workers="auto" if engine == "dali" else rung.workers,  # the threads that DALI takes
             engine_options={"tier": tier} if tier else None,
             **options,
         )

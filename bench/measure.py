@@ -10,7 +10,9 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,10 @@ __all__ = ["environment", "interleave", "ratio", "report", "run_module", "save"]
 
 _PACKAGES = (
     "numpy", "torch", "torchvision", "simplejpeg", "opencv-python-headless", "pillow", "lmdb",
+)  # fmt: skip
+_OPTIONAL = (
+    "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12",
+    "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12", "nvidia-nvjpeg",
 )  # fmt: skip
 _RESAMPLES = 2000
 
@@ -31,6 +37,9 @@ def environment() -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = None
+    for package in _OPTIONAL:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     cpu = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -47,22 +56,32 @@ def environment() -> dict[str, Any]:
     }
 
 
-def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleave(
+    contestants: dict[str, Callable[[], float]], rounds: int, end: float = float("inf")
+) -> dict[str, list[float]]:
     """Run every contestant once a round, so that a drift of the machine meets them all alike.
 
     Args:
         contestants: name -> a function that does its work once and returns its rate.
         rounds: number of rounds; the order within each is another.
+        end: by time.monotonic; no round but the first is begun that would end later, if it took as
+            long as the longest so far.
 
     Returns:
         name -> rates, one a round.
     """
+    longest = 0.0
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     order, shuffler = list(contestants), random.Random(0)
-    for _ in range(rounds):
+    for number in range(rounds):
+        began = time.monotonic()
+        if number and began + longest > end:
+            print(f"  {number} of {rounds} rounds: there is no time for another one")
+            break
         shuffler.shuffle(order)
         for name in order:
             rates[name].append(contestants[name]())
+        longest = max(longest, time.monotonic() - began)
     return rates
 
 

@@ -1,0 +1,255 @@
+"""DALI's decoder, by its settings: alone, and beside a training step.
+
+    python -m bench.decoder SRC [--device cuda|cpu] [--settings LIST] [--batch 256] [--images 2000]
+        [--model resnet18|none] [--seconds 1.5] [--rounds 3] [--json FILE]
+
+SRC is a folder of photographs with a folder per class. A setting is OPERATORSxTHREADS[@LOAD], with
+options behind it: the batch goes in equal parts to so many decoders of one pipeline, each with so
+many threads, and the hardware decoder gets that share of the images. Options:
+
+    +files     DALI reads the files; else the encoded images are in memory
+    +read      it does nothing else
+    +coarse    colours are not interpolated
+    +full      DALI runs all operators at once, each on a stream of its own
+
+Crops are random and are not scaled. Beside training: the step runs on a batch that stays on the
+device, and takes a decoded batch each time, which it does not look at. All settings are measured in
+turns, in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastdata  # noqa: F401  (before torchvision, see fastdata.nvjpeg)
+from bench.engines_cuda import gpu
+from bench.measure import environment, ratio, save
+from bench.peers.common import cpu_seconds
+from fastdata.header import read_header
+from fastdata.recipe import Recipe, draw
+
+_DEFAULT = {
+    "cuda": "1x14@0.65,2x7@0.65,2x12@0.65,2x7@0.65+full,2x12@0.65+full,1x6@0.65,1x14@0.95+coarse,"
+    "1x14@0.65+files,1x14+files+read,1x4+files+read",
+    "cpu": "1x2,2x1,1x2+files,1x2+files+read",
+}
+_SETTING = re.compile(r"(\d+)x(\d+)(?:@([\d.]+))?((?:\+(?:files|read|coarse|full))*)")
+_PREFETCH, _LEAD = 3, 8
+
+
+def main() -> None:
+    arguments = _arguments()
+    machine = environment() | gpu()
+    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    images = _Images(arguments)
+    stream = _stream(arguments)
+    step = None if arguments.model == "none" else _step(arguments)
+    names = arguments.settings.split(",")
+    loads = {name: _load(_pipeline(name, images, arguments), stream) for name in names}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {"alone": [], "cores": [], "beside": []} for name in ("", *names)
+    }
+    for _ in range(arguments.rounds):
+        for name, load in loads.items():
+            rate, cores = _measure(load, arguments)
+            found[name]["alone"].append(rate)
+            found[name]["cores"].append(cores)
+        if step is not None:
+            found[""]["beside"].append(_measure(step, arguments)[0])
+            for name, load in loads.items():
+                found[name]["beside"].append(_measure(_both(load, step), arguments)[0])
+    cached = found.pop("")["beside"]
+    print(f"\n{'':28}{'images/s':>9}  {'cores':>5}  beside {arguments.model}", end="")
+    print(f" ({statistics.median(cached):,.0f} on a cached batch)" if cached else "")
+    for name, rates in found.items():
+        alone, cores = statistics.median(rates["alone"]), statistics.median(rates["cores"])
+        print(f"{name:28}{alone:>9,.0f}  {cores:>5.1f}", end="")
+        if cached:
+            share, low, high = ratio(rates["beside"], cached)
+            beside = statistics.median(rates["beside"])
+            print(f"  {beside:>9,.0f}: {share:.1%} [{low:.1%}, {high:.1%}]", end="")
+        print()
+    rows = {**found, "cached": {"beside": cached}}
+    title = f"DALI's decoder, batch {arguments.batch}, {arguments.model}, {arguments.device}"
+    save(arguments.json, machine, [{"title": title, "unit": "images/s", "rows": rows}])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("src", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--settings", help="separated by commas")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--images", type=int, default=2000, help="that are held in memory, at most")
+    parser.add_argument("--model", default="none", help="of torchvision.models")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="append the result to this file")
+    arguments = parser.parse_args()
+    arguments.settings = arguments.settings or _DEFAULT[arguments.device]
+    for name in arguments.settings.split(","):
+        match = _SETTING.fullmatch(name)
+        if match is None:
+            parser.error(f"--settings: expected OPERATORSxTHREADS[@LOAD][+option], found {name!r}")
+        if arguments.batch % int(match[1]):
+            parser.error(
+                f"--batch: expected equal parts for {name}, found {arguments.batch} images"
+            )
+    return arguments
+
+
+class _Images:
+    """Encoded images, their files and random boxes, batch after batch."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        files = sorted(file for file in arguments.src.glob("*/*") if file.is_file())
+        files = files[: arguments.images]
+        self._encoded = [np.fromfile(file, np.uint8) for file in files]
+        sizes = [read_header(one.tobytes()).stored_size for one in self._encoded]
+        self._sizes = np.array(sizes, np.int32)
+        self._names = np.array([bytes(file.absolute()) for file in files], np.bytes_)
+        self._recipe, self._random = Recipe.preset("imagenet-train"), np.random.default_rng(0)
+
+    def source(self, parts: int, batch: int, files: bool) -> Callable[[], list[Any]]:
+        """For each of the parts: encoded images, or files' names; corners; sizes of boxes."""
+        turns = itertools.count()
+
+        def take() -> list[Any]:
+            some = self._random.integers(0, len(self._encoded), batch).astype(np.int64)
+            drawn, _, _ = draw(self._recipe, next(turns), some, self._sizes[some])
+            boxes = drawn.astype(np.int32)
+            columns: list[Any] = []
+            for part in np.array_split(np.arange(batch), parts):
+                if files:
+                    columns.append(self._names[some[part]].view(np.uint8).reshape(len(part), -1))
+                else:
+                    columns.append([self._encoded[one] for one in some[part]])
+                columns += [boxes[part, :2].copy(), boxes[part, 2:].copy()]
+            return columns
+
+        return take
+
+
+def _pipeline(name: str, images: _Images, arguments: argparse.Namespace) -> Any:
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.pipeline import OperatorConcurrency, StreamPolicy
+
+    match = _SETTING.fullmatch(name)
+    assert match is not None
+    parts, threads, options = int(match[1]), int(match[2]), match[4].split("+")
+    cuda = arguments.device == "cuda"
+    decoder: dict[str, Any] = {"device": "cpu"}
+    if cuda:
+        decoder = {"device": "mixed", "jpeg_fancy_upsampling": "coarse" not in options}
+        decoder["hw_decoder_load"] = float(match[3] or 0.65)
+    more: dict[str, Any] = {}
+    if "full" in options:
+        more = {"concurrency": OperatorConcurrency.FULL, "stream_policy": StreamPolicy.PER_OPERATOR}
+
+    @pipeline_def(
+        batch_size=-(-arguments.batch // parts),
+        num_threads=threads,
+        device_id=0 if cuda else None,
+        prefetch_queue_depth=_PREFETCH,
+        exec_dynamic=True,
+        **more,
+    )
+    def pipeline() -> Any:
+        columns = fn.external_source(
+            images.source(parts, arguments.batch, "files" in options),
+            num_outputs=3 * parts,
+            batch=True,
+            no_copy=True,
+            dtype=[types.UINT8, types.INT32, types.INT32] * parts,
+            ndim=[1] * 3 * parts,
+        )
+        made = []
+        for encoded, corner, box in zip(*[iter(columns)] * 3, strict=True):
+            one = fn.io.file.read(encoded, dont_use_mmap=True) if "files" in options else encoded
+            if "read" not in options:
+                one = fn.decoders.image_slice(
+                    one, corner, box, axis_names="WH", adjust_orientation=False, **decoder
+                )
+            made.append(one)
+        return tuple(made)
+
+    made = pipeline()
+    made.build()
+    return made
+
+
+def _measure(turn: Callable[[], Any], arguments: argparse.Namespace) -> tuple[float, float]:
+    """Images a second and CPU cores; a turn is a batch."""
+    for _ in range(_LEAD):
+        turn()
+    _wait(arguments)
+    cpu, began, count = cpu_seconds(), time.perf_counter(), 0
+    while time.perf_counter() - began < arguments.seconds:
+        turn()
+        count += 1
+    _wait(arguments)
+    seconds = time.perf_counter() - began
+    return count * arguments.batch / seconds, (cpu_seconds() - cpu) / seconds
+
+
+def _load(pipeline: Any, stream: Any) -> Callable[[], Any]:
+    """A turn of a pipeline's; on a GPU its batch is there for that stream, and nobody waits."""
+    return (lambda: pipeline.run(stream)) if stream is not None else pipeline.run
+
+
+def _both(load: Callable[[], Any], step: Callable[[], Any]) -> Callable[[], Any]:
+    def turn() -> None:
+        load()
+        step()
+
+    return turn
+
+
+def _step(arguments: argparse.Namespace) -> Callable[[], None]:
+    """A training step on a batch that stays on the device."""
+    import torch
+    import torchvision
+
+    torch.backends.cudnn.benchmark = True
+    last, device = torch.channels_last, torch.device(arguments.device)
+    model = getattr(torchvision.models, arguments.model)().to(device, memory_format=last)
+    optimizer, lossy = torch.optim.SGD(model.parameters(), lr=0.01), torch.nn.CrossEntropyLoss()
+    images = torch.zeros((arguments.batch, 3, 224, 224), device=device).to(memory_format=last)
+    labels = torch.zeros(arguments.batch, dtype=torch.int64, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = lossy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _stream(arguments: argparse.Namespace) -> Any:
+    if arguments.device == "cpu":
+        return None
+    import torch
+
+    return torch.cuda.Stream()
+
+
+def _wait(arguments: argparse.Namespace) -> None:
+    if arguments.device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
