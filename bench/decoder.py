@@ -3,10 +3,11 @@
     python -m bench.decoder SRC [--device cuda|cpu] [--settings LIST] [--batch 256] [--images 2000]
         [--model resnet18|none] [--seconds 1.5] [--rounds 3] [--json FILE]
 
-SRC is a folder of photographs with a folder per class. A setting is OPERATORSxTHREADS[@LOAD], with
+SRC is a folder of photographs with a folder per class. A setting is DECODERSxTHREADS[@LOAD], with
 options behind it: the batch goes in equal parts to so many decoders of one pipeline, each with so
 many threads, and the hardware decoder gets that share of the images. Options:
 
+    +turns     each decoder has a pipeline of its own, and they take whole batches in turn
     +files     DALI reads the files; else the encoded images are in memory
     +read      it does nothing else
     +coarse    colours are not interpolated
@@ -34,15 +35,16 @@ import fastdata  # noqa: F401  (before torchvision, see fastdata.nvjpeg)
 from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
 from bench.peers.common import cpu_seconds
+from fastdata.engines.dali.options import HARDWARE_LOAD
 from fastdata.header import read_header
 from fastdata.recipe import Recipe, draw
 
 _DEFAULT = {
-    "cuda": "1x14@0.65,2x7@0.65,2x12@0.65,2x7@0.65+full,2x12@0.65+full,1x6@0.65,1x14@0.95+coarse,"
-    "1x14@0.65+files,1x14+files+read,1x4+files+read",
-    "cpu": "1x2,2x1,1x2+files,1x2+files+read",
+    "cuda": "1x14,1x6,2x7,2x7+full,2x7+turns,2x12+turns,1x14@0.95+coarse,2x4@0.95+coarse+turns,"
+    "1x14+files,2x7+files+turns,1x14+files+read,1x4+files+read",
+    "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+read",
 }
-_SETTING = re.compile(r"(\d+)x(\d+)(?:@([\d.]+))?((?:\+(?:files|read|coarse|full))*)")
+_SETTING = re.compile(r"(\d+)x(\d+)(?:@([\d.]+))?((?:\+(?:turns|files|read|coarse|full))*)")
 _PREFETCH, _LEAD = 3, 8
 
 
@@ -54,7 +56,7 @@ def main() -> None:
     stream = _stream(arguments)
     step = None if arguments.model == "none" else _step(arguments)
     names = arguments.settings.split(",")
-    loads = {name: _load(_pipeline(name, images, arguments), stream) for name in names}
+    loads = {name: _load(_pipelines(name, images, arguments), stream) for name in names}
     found: dict[str, dict[str, list[float]]] = {
         name: {"alone": [], "cores": [], "beside": []} for name in ("", *names)
     }
@@ -99,8 +101,8 @@ def _arguments() -> argparse.Namespace:
     for name in arguments.settings.split(","):
         match = _SETTING.fullmatch(name)
         if match is None:
-            parser.error(f"--settings: expected OPERATORSxTHREADS[@LOAD][+option], found {name!r}")
-        if arguments.batch % int(match[1]):
+            parser.error(f"--settings: expected DECODERSxTHREADS[@LOAD][+option], found {name!r}")
+        if arguments.batch % int(match[1]) and "turns" not in name:
             parser.error(
                 f"--batch: expected equal parts for {name}, found {arguments.batch} images"
             )
@@ -139,18 +141,33 @@ class _Images:
         return take
 
 
-def _pipeline(name: str, images: _Images, arguments: argparse.Namespace) -> Any:
+def _pipelines(name: str, images: _Images, arguments: argparse.Namespace) -> list[Any]:
+    """The pipelines of a setting."""
+    match = _SETTING.fullmatch(name)
+    assert match is not None
+    count, options = int(match[1]), match[4].split("+")[1:]
+    threads, load = int(match[2]), float(match[3] or HARDWARE_LOAD)
+    if "turns" in options:
+        return [_pipeline(images, arguments, 1, threads, load, options) for _ in range(count)]
+    return [_pipeline(images, arguments, count, threads, load, options)]
+
+
+def _pipeline(
+    images: _Images,
+    arguments: argparse.Namespace,
+    parts: int,
+    threads: int,
+    load: float,
+    options: list[str],
+) -> Any:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.pipeline import OperatorConcurrency, StreamPolicy
 
-    match = _SETTING.fullmatch(name)
-    assert match is not None
-    parts, threads, options = int(match[1]), int(match[2]), match[4].split("+")
     cuda = arguments.device == "cuda"
     decoder: dict[str, Any] = {"device": "cpu"}
     if cuda:
         decoder = {"device": "mixed", "jpeg_fancy_upsampling": "coarse" not in options}
-        decoder["hw_decoder_load"] = float(match[3] or 0.65)
+        decoder["hw_decoder_load"] = load
     more: dict[str, Any] = {}
     if "full" in options:
         more = {"concurrency": OperatorConcurrency.FULL, "stream_policy": StreamPolicy.PER_OPERATOR}
@@ -201,9 +218,12 @@ def _measure(turn: Callable[[], Any], arguments: argparse.Namespace) -> tuple[fl
     return count * arguments.batch / seconds, (cpu_seconds() - cpu) / seconds
 
 
-def _load(pipeline: Any, stream: Any) -> Callable[[], Any]:
-    """A turn of a pipeline's; on a GPU its batch is there for that stream, and nobody waits."""
-    return (lambda: pipeline.run(stream)) if stream is not None else pipeline.run
+def _load(pipelines: list[Any], stream: Any) -> Callable[[], Any]:
+    """The next batch; on a GPU it is there for that stream, and nobody waits."""
+    turns = itertools.cycle(pipelines)
+    if stream is None:
+        return lambda: next(turns).run()
+    return lambda: next(turns).run(stream)
 
 
 def _both(load: Callable[[], Any], step: Callable[[], Any]) -> Callable[[], Any]:
