@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from fastdata.garbage import spared_garbage
 from fastdata.interrupts import held_signals
@@ -22,8 +24,25 @@ def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     """
     if not loader.num_workers or loader._iterator is not None:
         return iter(loader)
-    with spared_garbage(), held_signals():
+    with spared_garbage(), held_signals(), _unwatched_workers():
         return iter(loader)
+
+
+@contextmanager
+def _unwatched_workers() -> Iterator[None]:
+    """torch would raise a worker's death from a handler of SIGCHLD, in the middle of whatever the
+    training does, or of starting the others; it is raised where the next batch is asked for
+    instead. So that handler, which may look after a DataLoader of the user's, is told of none."""
+    tell = signal_handling._set_worker_pids  # type: ignore[attr-defined]
+
+    def tell_of_none(key: int, child_pids: tuple[int, ...]) -> None:
+        tell(key, ())
+
+    signal_handling._set_worker_pids = tell_of_none  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        signal_handling._set_worker_pids = tell  # type: ignore[attr-defined]
 
 
 def end_workers(loader: DataLoader[Any]) -> None:

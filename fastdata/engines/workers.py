@@ -15,7 +15,6 @@ import cv2
 import torch
 from torch.multiprocessing import get_all_start_methods
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import signal_handling
 
 from fastdata.engines import Batch, Engine, Settings, batches_together
 from fastdata.engines.ahead import Ahead, PinnedRing
@@ -28,7 +27,6 @@ from fastdata.engines.pool import end_workers, iterate
 from fastdata.engines.slots import Slots
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import FastdataError, StorageError, UsageError, WorkerError
-from fastdata.interrupts import held_signals
 from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
 from fastdata.registry import DECODERS, DEFAULT_DECODER, load
@@ -147,13 +145,6 @@ class WorkersEngine(Engine):
         self._deaths = select.poll()
         for worker in getattr(received, "_workers", []):
             self._deaths.register(worker.sentinel, select.POLLIN)
-        # torch would raise a worker's death from a signal handler, in the middle of whatever the
-        # training does; it is raised where the next batch is asked for instead. So the workers are
-        # taken from those that the handler looks after, which may be a DataLoader of the user's.
-        with held_signals():
-            if getattr(received, "_worker_pids_set", False):
-                signal_handling._remove_worker_pids(id(received))  # type: ignore[attr-defined]
-                received._worker_pids_set = False  # type: ignore[attr-defined]
         return received
 
     def _dead_workers(self, seconds: float) -> bool:

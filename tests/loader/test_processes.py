@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from fastdata import Recipe, make_loader
 from fastdata.errors import ImageError, UsageError, WorkerError
 from fastdata.interrupts import held_signals
+from fastdata.plan import BatchPlan
+from fastdata.planner import EpochPlanner
 from fastdata.registry import READERS
 
 # torch warns of more workers than CPUs, which is what these tests want on any machine.
@@ -59,12 +61,19 @@ next(batches)
 """
 
 
-@pytest.mark.parametrize("engine", ["workers", "gather", "dali-cpu"])
+@pytest.mark.parametrize(
+    ("engine", "to"),
+    [
+        ("workers", "webdataset"),
+        ("gather", "memmap"),
+        ("dali-cpu", "webdataset"),
+        ("dali-cpu", "folder"),
+    ],
+)
 def test_a_program_may_end_in_the_middle_of_an_epoch(
-    engine: str, in_format: Callable[..., Path], uniform: Path
+    engine: str, to: str, in_format: Callable[..., Path], uniform: Path
 ) -> None:
-    path = in_format("memmap" if engine == "gather" else "webdataset", uniform)
-    command = [sys.executable, "-W", "ignore", "-c", ENDING, str(path), engine]
+    command = [sys.executable, "-W", "ignore", "-c", ENDING, str(in_format(to, uniform)), engine]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -278,6 +287,29 @@ def test_a_worker_that_is_killed_while_it_works_is_a_worker_error(
             list(loader)
         loader.set_epoch(0)
         assert same(list(loader), run(packed, transform=identity))
+
+
+def test_a_worker_that_is_killed_while_the_others_get_their_first_work_is_a_worker_error(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def transform(image: NDArray[np.uint8]) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return identity(image)
+
+    plans = EpochPlanner.plans
+
+    def slow(planner: EpochPlanner, *begin: int) -> Iterator[BatchPlan]:
+        for number, plan in enumerate(plans(planner, *begin)):
+            if number == 1:  # the first one is with a worker, which it ends
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            yield plan
+
+    monkeypatch.setattr(EpochPlanner, "plans", slow)
+    with (
+        make_loader(packed, 4, recipe=TRAIN, transform=transform, num_workers=3) as loader,
+        pytest.raises(WorkerError, match=r"worker.*fewer workers"),
+    ):
+        list(loader)
 
 
 def stall(image: NDArray[np.uint8]) -> torch.Tensor:
