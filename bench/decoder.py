@@ -44,7 +44,9 @@ _DEFAULT = {
     "1x14+files,2x7+files+turns,1x14+files+read,1x4+files+read",
     "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+read",
 }
-_SETTING = re.compile(r"(\d+)x(\d+)(?:@([\d.]+))?((?:\+(?:turns|files|read|coarse|full))*)")
+_SETTING = re.compile(
+    r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?((?:\+(?:turns|files|read|coarse|full))*)"
+)
 _PREFETCH, _LEAD = 3, 8
 
 
@@ -102,6 +104,8 @@ def _arguments() -> argparse.Namespace:
         match = _SETTING.fullmatch(name)
         if match is None:
             parser.error(f"--settings: expected DECODERSxTHREADS[@LOAD][+option], found {name!r}")
+        if "read" in name and "files" not in name:
+            parser.error(f"--settings: expected +files with +read, found {name!r}")
         if arguments.batch % int(match[1]) and "turns" not in name:
             parser.error(
                 f"--batch: expected equal parts for {name}, found {arguments.batch} images"
@@ -114,10 +118,11 @@ class _Images:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         files = sorted(file for file in arguments.src.glob("*/*") if file.is_file())
+        if not files:
+            raise SystemExit(f"{arguments.src}: expected class folders with images in them")
         files = files[: arguments.images]
         self._encoded = [np.fromfile(file, np.uint8) for file in files]
-        sizes = [read_header(one.tobytes()).stored_size for one in self._encoded]
-        self._sizes = np.array(sizes, np.int32)
+        self._sizes = np.array(list(map(_size, files, self._encoded)), np.int32)
         self._names = np.array([bytes(file.absolute()) for file in files], np.bytes_)
         self._recipe, self._random = Recipe.preset("imagenet-train"), np.random.default_rng(0)
 
@@ -139,6 +144,13 @@ class _Images:
             return columns
 
         return take
+
+
+def _size(file: Path, encoded: Any) -> tuple[int, int]:
+    try:
+        return read_header(encoded.tobytes()).stored_size
+    except ValueError as error:
+        raise SystemExit(f"{file}: expected a JPEG, found none that is sound: {error}") from None
 
 
 def _pipelines(name: str, images: _Images, arguments: argparse.Namespace) -> list[Any]:

@@ -19,7 +19,9 @@ __all__ = ["load_dalis", "loaded_version"]
 
 def load_dalis() -> None:
     """Load the library that was installed with DALI, if any; it takes about a millisecond."""
-    spec = importlib.util.find_spec("nvidia")
+    spec = None
+    with suppress(ImportError, ValueError):  # a stand-in without a spec
+        spec = importlib.util.find_spec("nvidia")
     for place in (spec and spec.submodule_search_locations) or ():
         if Path(place, "dali").is_dir():
             for library in Path(place).glob("*/lib/libnvjpeg.so.*"):

@@ -4,6 +4,8 @@ files that have changed since are found out by the pipeline."""
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from PIL import Image
 
 from fastdata import Recipe, make_loader, open_dataset
 from fastdata.engines.dali.encoded import ImageFiles
+from fastdata.formats.folder import FolderReader
 from fastdata.plan import plan_batches
 from fastdata.recipe import draw_key
 
@@ -102,6 +105,31 @@ def test_what_is_no_plain_jpeg_is_not_given(odd: bytes, write: Callable[..., Pat
     assert aside == [1]
 
 
+def test_headers_are_looked_at_once_also_of_what_is_not_given(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    look = FolderReader.read_beginning
+
+    def counted(reader: FolderReader, index: int, most: int) -> tuple[bytes, int]:
+        looks.append(index)
+        return look(reader, index, most)
+
+    monkeypatch.setattr(FolderReader, "read_beginning", counted)
+    with open_dataset(write(encoded(40, 30), encoded(400, 300, format="PNG"))) as dataset:
+        images = ImageFiles(dataset, RECIPE)
+        [plan] = plan_batches(RECIPE, draw_key(0, 0), [np.array([1, 0, 1])], None)
+        for _ in range(3):
+            _, _, aside = images.take(plan)
+            assert aside.tolist() == [0, 2]
+        [plan] = plan_batches(RECIPE, draw_key(0, 0), [np.array([1, 1])], None)
+        columns, _, aside = images.take(plan)
+        images.close()
+    assert [len(column) for column in columns] == [0, 0]
+    assert aside.tolist() == [0, 1]
+    assert sorted(looks) == [0, 1]
+
+
 def test_a_file_that_is_gone_is_not_given(write: Callable[..., Path]) -> None:
     path = write(encoded(40, 30), encoded(32, 50))
     with open_dataset(path) as dataset:
@@ -114,9 +142,13 @@ def test_a_file_that_is_gone_is_not_given(write: Callable[..., Path]) -> None:
     assert aside.tolist() == [0]
 
 
+# What is behind the end marker belongs to no image.
+SMALLER = encoded(30, 40).ljust(len(encoded(40, 30)), b"\0")
+
+
 @pytest.mark.parametrize(("engine", "device"), DEVICES)
 @pytest.mark.parametrize(
-    "changed", [encoded(60, 60), encoded(40, 30, quality=95)], ids=["other size", "other bytes"]
+    "changed", [SMALLER, encoded(40, 30, quality=95)], ids=["other size", "other length"]
 )
 def test_a_file_that_changes_costs_its_batch_one_pipeline(
     changed: bytes, engine: str, device: str, write: Callable[..., Path]
@@ -138,5 +170,47 @@ def test_a_file_that_changes_costs_its_batch_one_pipeline(
                 images.int() - expected.int()
             ).abs().max() <= 4  # as docs/architecture.md has it
             assert torch.equal(images[:2], first[:2].cpu())
-    assert pipelines[0] is not pipeline
+    assert pipelines[0] is not pipeline  # the batch was refused
     assert pipelines[1] is pipelines[0]
+
+
+def test_all_files_may_change_between_two_epochs(write: Callable[..., Path]) -> None:
+    path = write(*(encoded(40, 30) for _ in range(30)))  # more batches than may be refused
+    options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
+    with make_loader(path, 2, engine="dali-cpu", **options) as loader:
+        assert len(list(loader)) == 15
+        write(*(encoded(40, 30, quality=95) for _ in range(30)))
+        images = torch.cat([images for images, _ in loader])
+    with make_loader(path, 30, engine="workers", **options) as reference:
+        [(expected, _)] = list(reference)
+    assert (images.int() - expected.int()).abs().max() <= 4
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+from fastdata import UsageError, make_loader
+options = {"engine": "dali-cpu", "recipe": "imagenet-eval", "shuffle": False}
+with make_loader(sys.argv[1], 44, num_workers=1, **options) as loader:
+    print(sum(len(images) for images, _ in loader))
+try:
+    make_loader(sys.argv[1], 45, **options)
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_a_batch_has_no_more_files_than_may_be_open(write: Callable[..., Path]) -> None:
+    path = write(*(encoded(40, 30) for _ in range(50)))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LIMITED, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded, message = done.stdout.splitlines()
+    assert loaded == "50"
+    assert "45, and 256 to spare, are more than the 300" in message
+    assert "ulimit -n" in message

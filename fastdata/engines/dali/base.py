@@ -15,7 +15,7 @@ from nvidia.dali import Pipeline, fn
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead
-from fastdata.engines.dali.encoded import encoded_images
+from fastdata.engines.dali.encoded import batch_refusal, encoded_images
 from fastdata.engines.dali.feed import Begun, Feed, Iteration
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
@@ -25,7 +25,8 @@ from fastdata.plan import BatchPlan
 
 __all__ = ["DaliBase", "Done", "built", "corners", "decoded_crops"]
 
-# nvImageCodec warns of each image anew; what is an error DALI raises.
+# nvImageCodec warns of each image anew; what is an error DALI raises. For all pipelines of the
+# process; who sets it to another level sees more.
 os.environ.setdefault("DALI_NVIMGCODEC_LOG_LEVEL", "1")
 
 _PREFETCH = 3
@@ -72,7 +73,7 @@ class DaliBase(Engine):
             return "padding needs the workers engine: DALI decodes no boxes that reach outside"
         if settings.recipe.antialias:
             return "antialias=True needs the workers engine, for the filter that torchvision has"
-        return None
+        return batch_refusal(settings.dataset, settings.batch_size)
 
     @abstractmethod
     def _threads(self) -> int:

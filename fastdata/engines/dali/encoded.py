@@ -9,6 +9,7 @@ decoder: it ends the process. So nothing reaches the decoder that was not looked
 
 from __future__ import annotations
 
+import resource
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,10 +29,12 @@ from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 from fastdata.threads import Threads, results
 
-__all__ = ["EncodedImages", "ImageFiles", "MappedImages", "encoded_images"]
+__all__ = ["EncodedImages", "ImageFiles", "MappedImages", "batch_refusal", "encoded_images"]
 
 _MOST_THREADS = 8
 _BEGINNING = 1 << 14  # bytes, of which a JPEG's header rarely has more
+_JPEG = b"\xff\xd8"
+_SPARE_FILES = 256  # that may be open besides a batch's: maps, the GPU's, other loaders'
 
 Columns = list[Sequence[NDArray[Any]] | NDArray[Any]]
 Slots = NDArray[np.int64]
@@ -58,6 +61,11 @@ class EncodedImages(ABC):
     def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
         """In the pipeline's graph: the encoded images of the columns, and the boxes' corners."""
 
+    @classmethod
+    def refusal(cls, batch_size: int) -> str | None:
+        """Why batches of this size cannot be given; None where they can."""
+        return None
+
     def forget(self, indices: Slots) -> None:  # noqa: B027 - what is mapped stays as it is
         """A batch of these samples was refused: their files may have changed."""
 
@@ -73,6 +81,11 @@ def encoded_images(dataset: Dataset, recipe: Recipe) -> EncodedImages:
     """What a pipeline is given of a dataset of encoded images; the recipe's draws complete a plan
     of images that had no size yet."""
     return MappedImages(dataset) if dataset.plain else ImageFiles(dataset, recipe)
+
+
+def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
+    """Why a pipeline cannot be given batches of this size of it; None where it can."""
+    return (MappedImages if dataset.plain else ImageFiles).refusal(batch_size)
 
 
 class MappedImages(EncodedImages):
@@ -109,20 +122,32 @@ class MappedImages(EncodedImages):
 
 class ImageFiles(EncodedImages):
     """A plain folder's. Each header is looked at once; the pipeline compares what it reads later
-    with that, and refuses a batch of which a file has changed."""
+    with that, and refuses a batch of which a file has changed in its length or its image's size.
+    A change that keeps both, such as of the orientation alone, is not seen."""
 
     inputs = ((types.UINT8, 1), (types.INT64, 1))
 
     def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
         self._dataset, self._recipe = dataset, recipe
+        self._known = np.zeros(len(dataset), np.bool_)
         self._sound = np.zeros(len(dataset), np.bool_)
         self._facts = np.zeros((len(dataset), 3), np.int64)  # width, height, bytes
         self._count = min(_MOST_THREADS, max(2, cpus_of_a_rank(available_cpus()) // 2))
         self._threads: Threads | None = None
 
+    @classmethod
+    def refusal(cls, batch_size: int) -> str | None:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY or batch_size + _SPARE_FILES <= most:
+            return None
+        return (
+            f"DALI opens all files of a batch at once: {batch_size}, and {_SPARE_FILES} to spare, "
+            f"are more than the {most} that a process may have open; raise that (ulimit -n)"
+        )
+
     def take(self, plan: BatchPlan) -> tuple[Columns, BatchPlan, Slots]:
         indices = plan.indices
-        self._look_at(np.unique(indices[~self._sound[indices]]))
+        self._look_at(np.unique(indices[~self._known[indices]]))
         sound = self._sound[indices]
         sizes = np.where(sound[:, None], self._facts[indices, :2], NO_SIZE).astype(np.int32)
         plan = plan.with_sizes(self._recipe, sizes)
@@ -130,8 +155,8 @@ class ImageFiles(EncodedImages):
         paths = [self._reader.path(index) for index in given.tolist()]
         # Rows of one length make one array: what is behind a name are NULs, which end it.
         names = np.array(paths, np.bytes_)
-        columns: Columns = [names.view(np.uint8).reshape(len(given), -1), self._facts[given]]
-        return columns, plan, np.flatnonzero(~sound)
+        rows = names.view(np.uint8).reshape(len(given), names.itemsize)
+        return [rows, self._facts[given]], plan, np.flatnonzero(~sound)
 
     def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
         names, facts = columns
@@ -145,7 +170,11 @@ class ImageFiles(EncodedImages):
         return encoded, fn.reshape(corner, shape=fn.reshape(2 + changed, shape=[1]))  # raises, too
 
     def forget(self, indices: Slots) -> None:
-        self._sound[indices] = False
+        before = self._sound[indices], self._facts[indices]
+        self._known[indices] = False
+        self._look_at(np.unique(indices))
+        if any(map(np.any, (before[0] != self._sound[indices], before[1] != self._facts[indices]))):
+            self._known[:] = False  # where one has changed, others may have
 
     def explain(self) -> list[str]:
         return [
@@ -162,6 +191,7 @@ class ImageFiles(EncodedImages):
         """Look at headers, in threads, which mostly wait for the disk."""
         if not len(indices):
             return
+        self._sound[indices] = False
         if self._threads is None:
             self._threads = Threads(self._count, "fastdata-headers")
         shares = np.array_split(indices, self._count)
@@ -172,13 +202,13 @@ class ImageFiles(EncodedImages):
         for index in indices.tolist():
             with suppress(OSError):  # who reads them one by one says which it was
                 data, length = self._reader.read_beginning(index, _BEGINNING)
+                if len(data) < length and _header(headers, data) is None and data[:2] == _JPEG:
+                    data = self._reader.read(index)  # its header is longer
                 size = _plain_size(headers, data)
-                if size is None and len(data) < length:
-                    data = self._reader.read(index)
-                    size = _plain_size(headers, data)
                 if size is not None:
                     self._facts[index] = *size, length
                     self._sound[index] = True
+            self._known[index] = True
 
     @property
     def _reader(self) -> FolderReader:
@@ -189,7 +219,7 @@ class ImageFiles(EncodedImages):
 
 def _plain_size(reader: HeaderReader, data: bytes) -> tuple[int, int] | None:
     """Width and height by the header of a JPEG that DALI may have as it is; None of others."""
-    header = _header(reader, data) if data[:2] == b"\xff\xd8" else None
+    header = _header(reader, data) if data[:2] == _JPEG else None
     if header is None or not header.plain or header.single:
         return None
     size = header.width, header.height

@@ -31,7 +31,8 @@ class DaliEngine(DaliBase):
     """The GPU's JPEG decoder by DALI, and the kernel of the engine ``direct`` for the rest.
 
     ``num_workers`` is the number of DALI's threads, ``prefetch_factor`` the number of batches that
-    it has under way.
+    it has under way. Warnings of its decoder about single images are not printed, unless the
+    environment has another ``DALI_NVIMGCODEC_LOG_LEVEL`` than 1.
 
     Options, which are those of DALI's decoder (``fn.decoders.image_slice``) and where they are not
     given follow from the dataset's sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ _DEVICE_BYTES, _HOST_BYTES = 5.5, 3.7
 largest image."""
 _LEAST, _MOST = 1 << 20, 64 << 20
 _INTERPOLATES_CROPS = 13, 2  # version of nvJPEG, which there is for CUDA 13
+_NVJPEG = "nvidia-nvjpeg"  # its package
 _PERCENTILE = 99.9  # a few images may be larger: then a buffer grows
 
 
@@ -50,13 +52,25 @@ def nvjpeg_notes(options: dict[str, Any]) -> list[str]:
     version = loaded_version(cuda)
     if version is None or version >= _INTERPOLATES_CROPS or not options["jpeg_fancy_upsampling"]:
         return []
-    way = "import fastdata before torchvision, which brings its own one"
     if cuda < _INTERPOLATES_CROPS[0]:
         way = f"where the driver knows CUDA 13, install nvidia-dali-cuda130, not -cuda{cuda}0"
+    elif _installed(_NVJPEG) < _INTERPOLATES_CROPS:
+        way = f"pip install -U {_NVJPEG}"
+    else:
+        way = "import fastdata before torchvision, which brings its own one"
     return [
         f"nvJPEG {version[0]}.{version[1]} interpolates colours in whole images only, and 13.2 in "
         f'crops, which is faster: {way}; or engine_options={{"jpeg_fancy_upsampling": False}}.'
     ]
+
+
+def _installed(package: str) -> tuple[int, ...]:
+    """Major and minor version of a package; empty where it is not there."""
+    try:
+        numbers = importlib.metadata.version(package).split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+    return tuple(int(number) for number in numbers if number.isdigit())
 
 
 def _wheel() -> int:
