@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-import fastdata  # noqa: F401  (before torchvision, see fastdata.nvjpeg)
 from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
 from bench.peers.common import cpu_seconds

@@ -41,7 +41,8 @@ Slots = NDArray[np.int64]
 
 
 class EncodedImages(ABC):
-    """
+    """The columns that stand for encoded images, and what the graph makes of them.
+
     Attributes:
         inputs: DALI's type and the number of dimensions of each column that :meth:`take` gives.
     """
@@ -60,11 +61,6 @@ class EncodedImages(ABC):
     @abstractmethod
     def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
         """In the pipeline's graph: the encoded images of the columns, and the boxes' corners."""
-
-    @classmethod
-    def refusal(cls, batch_size: int) -> str | None:
-        """Why batches of this size cannot be given; None where they can."""
-        return None
 
     def forget(self, indices: Slots) -> None:  # noqa: B027 - what is mapped stays as it is
         """A batch of these samples was refused: their files may have changed."""
@@ -85,7 +81,13 @@ def encoded_images(dataset: Dataset, recipe: Recipe) -> EncodedImages:
 
 def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
     """Why a pipeline cannot be given batches of this size of it; None where it can."""
-    return (MappedImages if dataset.plain else ImageFiles).refusal(batch_size)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if dataset.plain or most == resource.RLIM_INFINITY or batch_size + _SPARE_FILES <= most:
+        return None
+    return (
+        f"DALI opens all files of a batch at once: {batch_size}, and {_SPARE_FILES} to spare, "
+        f"are more than the {most} that a process may have open; raise that (ulimit -n)"
+    )
 
 
 class MappedImages(EncodedImages):
@@ -134,16 +136,6 @@ class ImageFiles(EncodedImages):
         self._facts = np.zeros((len(dataset), 3), np.int64)  # width, height, bytes
         self._count = min(_MOST_THREADS, max(2, cpus_of_a_rank(available_cpus()) // 2))
         self._threads: Threads | None = None
-
-    @classmethod
-    def refusal(cls, batch_size: int) -> str | None:
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if most == resource.RLIM_INFINITY or batch_size + _SPARE_FILES <= most:
-            return None
-        return (
-            f"DALI opens all files of a batch at once: {batch_size}, and {_SPARE_FILES} to spare, "
-            f"are more than the {most} that a process may have open; raise that (ulimit -n)"
-        )
 
     def take(self, plan: BatchPlan) -> tuple[Columns, BatchPlan, Slots]:
         indices = plan.indices

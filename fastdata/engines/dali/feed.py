@@ -103,6 +103,6 @@ class Feed:
         return columns, Begun(plan, aside)
 
     def close(self) -> None:
-        """End what reads ahead; the next plan starts it again."""
+        """End what the images have started; the next plan starts it again."""
         self.current = Iteration(iter(()))
         self.images.close()
