@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,9 @@ def main() -> None:
         else:
             pythons = dict(pair.split("=", 1) for pair in arguments.python)
             peers, machine["peers"] = _installed(arguments.peers, pythons)
-            tables = []
-            for name in arguments.sets.split(","):
-                outputs = {} if arguments.no_outputs else _outputs(arguments, name, sets, peers)
-                contestants = _contestants(name, sets, peers, arguments.engines)
-                tables += _compare(arguments, name, contestants, outputs)
-                sets.forget(name)
-    save(arguments.json, machine, tables)
+            tables = _compare_on_cpu(arguments, sets, peers)
+        for table in tables:  # each as soon as it is there: who ends this early has the others
+            save(arguments.json, machine, [table])
 
 
 def _arguments() -> argparse.Namespace:
@@ -222,6 +218,17 @@ def _outputs(
         found[one.title] = result
     checked.forget(name)
     return found
+
+
+def _compare_on_cpu(
+    arguments: argparse.Namespace, sets: Sets, peers: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Measure every set; prints and gives its tables."""
+    for name in arguments.sets.split(","):
+        outputs = {} if arguments.no_outputs else _outputs(arguments, name, sets, peers)
+        contestants = _contestants(name, sets, peers, arguments.engines)
+        yield from _compare(arguments, name, contestants, outputs)
+        sets.forget(name)
 
 
 def _compare(

@@ -25,7 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,13 @@ def gpu() -> dict[str, str]:
     return {"gpu": name or "unknown", "driver": driver or "unknown"}
 
 
-def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> list[dict[str, Any]]:
-    """Measure every engine on every set; prints and returns the tables.
+def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> Iterator[dict[str, Any]]:
+    """Measure every engine on every set; prints the tables, and gives each when it is there.
 
     Args:
         arguments: of bench.engines.
         sets: its Sets.
     """
-    tables = []
     for name in arguments.sets.split(","):
         if name.endswith("32"):
             print(f"  {name}: left out; on the GPU the photographs' sets are measured")
@@ -67,12 +66,11 @@ def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> list[dict[str, A
         names = arguments.engines or _names(name)
         able = _able({one: _place(name, one, sets) for one in names}, words)
         if able:
-            tables.append(_loading(name, able, words, arguments.rounds, arguments.end))
+            yield _loading(name, able, words, arguments.rounds, arguments.end)
             models = [] if arguments.models == "none" else arguments.models.split(",")
             ours = {one: place for one, place in able.items() if one not in PEERS}
-            tables += _training(name, ours, models, words, arguments.rounds)
+            yield from _training(name, ours, models, words, arguments.rounds)
         sets.forget(name)
-    return tables
 
 
 def _names(name: str) -> list[str]:
@@ -149,8 +147,7 @@ def _loading(
 
 def _training(
     name: str, places: dict[str, Path], models: list[str], words: list[str], rounds: int
-) -> list[dict[str, Any]]:
-    tables = []
+) -> Iterator[dict[str, Any]]:
     for model in models:
         rows = {}
         print(f"\n{name}: {model}, bf16, batch {words[0]}: images/s")
@@ -165,8 +162,7 @@ def _training(
                 f"{middle:.3f} [{low:.3f}, {high:.3f}]"
             )
             rows[one] = {**pairs, "ratio": [middle, low, high]}
-        tables.append({"title": f"{name}: {model} fed to cached", "unit": "images/s", "rows": rows})
-    return tables
+        yield {"title": f"{name}: {model} fed to cached", "unit": "images/s", "rows": rows}
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:

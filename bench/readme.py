@@ -15,7 +15,7 @@ from typing import Any
 from bench.figures import SETS, Result, load, markdown, newest, paragraphs, times
 from bench.measure import ratio
 from bench.readme_gpu import on_gpu
-from bench.tuner import ENOUGH
+from bench.tuner import ENOUGH, TITLE
 
 __all__ = ["README", "RESULTS", "render", "written"]
 
@@ -141,18 +141,28 @@ def _conversion(results: list[Result]) -> str:
 
 
 def _ladder(results: list[Result]) -> str:
-    """The newest ladder of each model."""
-    ladders = [one for one in results if one.table["title"].startswith("The ladder")]
-    if not ladders:
-        return ""
-    newest = ladders[-1]
-    measured = newest.table["rows"]
-    parts = [f"`bench.ladder`, {newest.machine}; images/s and share of the ceiling in training:"]
-    if newest.environment.get("gpu", "none") == "none":
-        parts = [
-            f"`bench.ladder` without a GPU, {newest.machine}: a small CNN trains on one core, "
+    """The newest ladder on each GPU, and the newest without one."""
+    ladders = {
+        one.environment.get("gpu", "none"): one
+        for one in results
+        if one.table["title"].startswith("The ladder")
+    }
+    alone = ladders.pop("none", None)
+    return "\n".join(_rungs(one) for one in [*ladders.values(), alone] if one is not None)
+
+
+def _rungs(ladder: Result) -> str:
+    """A rung a row and a model a column."""
+    what = (
+        f"`bench.ladder`, {ladder.machine}: training on the GPU; images/s, share of the rate on a "
+        "cached batch, and the GPU's utilisation:"
+    )
+    if ladder.environment.get("gpu", "none") == "none":
+        what = (
+            f"`bench.ladder` without a GPU, {ladder.machine}: a small CNN trains on one core, "
             "which the loader uses, too; images/s, and share of its rate on a cached batch:"
-        ]
+        )
+    measured = ladder.table["rows"]
     models = list(next(iter(measured.values()))["models"])
     rows = []
     for name, rung in measured.items():
@@ -160,9 +170,13 @@ def _ladder(results: list[Result]) -> str:
         for model in models:
             pairs = rung["models"][model]
             rate = statistics.median(run["rate"] for run in pairs["fed"])
-            cells.append(f"{rate:,.0f} ({pairs['share'][0]:.1%})")
+            shares = [f"{pairs['share'][0]:.1%}"]
+            used = [one["utilisation"] for one in pairs["fed"] if one["utilisation"] is not None]
+            if used:
+                shares.append(f"{statistics.median(used):.0f}% used")
+            cells.append(f"{rate:,.0f} ({', '.join(shares)})")
         rows.append([name, *cells])
-    return paragraphs(*parts, markdown(["rung", *models], rows))
+    return paragraphs(what, markdown(["rung", *models], rows))
 
 
 def _single(results: list[Result]) -> str:
@@ -207,17 +221,20 @@ def _first_batch(results: list[Result]) -> list[str]:
 
 
 def _tuner(results: list[Result]) -> list[str]:
-    tables = newest(
-        results, lambda table: "one" if table["title"] == "tuner beside a grid" else None
-    )
+    setups: dict[str, dict[str, Any]] = {}  # GPU -> set-up -> its newest row
+    for one in results:
+        if one.table["title"].startswith(TITLE):
+            gpu = one.environment.get("gpu", "none")
+            setups.setdefault(gpu, {}).update(one.table["rows"])
     lines = []
-    for one in tables.values():
-        rows = one.table["rows"].values()
-        good = sum(row["reached"] >= ENOUGH for row in rows)
+    for gpu, rows in setups.items():
+        good = sum(row["reached"] >= ENOUGH for row in rows.values())
+        error = statistics.median(abs(error) for row in rows.values() for error in row["errors"])
+        where = "" if gpu == "none" else f" on a machine with {gpu}"
         lines.append(
             f"`fastdata tune` came within {1 - ENOUGH:.0%} of the best of an exhaustive grid "
-            f"in {good} of {len(rows)} set-ups, and its predictions were off by "
-            f"{one.table['median_error']:.0%} (median; `bench.tuner`)"
+            f"in {good} of {len(rows)} set-ups{where}, and its predictions were off by {error:.0%} "
+            "(median; `bench.tuner`)"
         )
     return lines
 

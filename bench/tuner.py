@@ -1,7 +1,8 @@
 """The tuner's choice beside an exhaustive grid.
 
     python -m bench.tuner SRC [--device cpu|cuda] [--budget 60] [--seconds 2] [--rounds 3]
-        [--batch 128] [--images 4000] [--setups LIST] [--json FILE]
+        [--prefetch 2,4] [--batch 128] [--images 4000] [--setups LIST] [--limit SECONDS]
+        [--json FILE]
 
 SRC is a folder of photographs with a folder per class. A set-up is a format of them, the rate of a
 step, and the CPUs that may be used; each runs in a process of its own, bound to its CPUs. There the
@@ -9,6 +10,8 @@ tuner chooses first. Then every engine, number of workers and prefetch of a grid
 others, in interleaved rounds; and last the best three of the grid beside the tuner's choice, in
 rounds of their own, because the best of many noisy figures is too good. The step takes the time
 that its rate says and none of the CPU, as a GPU's would: it sleeps, or on CUDA keeps the GPU busy.
+
+Each set-up is saved as soon as it is measured, so the others may be left to another run.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.engines_cuda import gpu
 from bench.measure import environment, ratio, save
 from bench.sets import Sets
 
-__all__ = ["ENOUGH"]
+__all__ = ["ENOUGH", "TITLE"]
 
 _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), share of the CPUs
     "folder, slow step": ("s256", "folder", 600, 1.0),
@@ -40,9 +44,9 @@ _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), s
     "webdataset 32x32, fast step": ("t32", "webdataset", 200_000, 1.0),
     "memmap 32x32, medium step, half the CPUs": ("raw32", "memmap", 50_000, 0.5),
 }
-_PREFETCH = (2, 4)
 _FINALISTS = 3
 ENOUGH = 0.95  # of the best of the grid
+TITLE = "tuner beside a grid: "  # of a set-up's table, before its name
 
 
 def main() -> None:
@@ -50,24 +54,26 @@ def main() -> None:
     if arguments.one is not None:
         _one_setup(arguments)
         return
-    machine = environment()
+    machine = environment() | (gpu() if arguments.device == "cuda" else {})
     print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
-    rows = []
+    rows, end = [], time.monotonic() + arguments.limit
     with tempfile.TemporaryDirectory(prefix="bench-tuner-") as scratch:
         sets = Sets(arguments, Path(scratch))
         for name in arguments.setups.split(";") if arguments.setups else _SETUPS:
+            if time.monotonic() > end:
+                print(f"{name}: left out: --limit was reached")
+                continue
             kind, to, _, _ = _SETUPS[name]
             data = sets.folder(kind) if to == "folder" else sets.dataset(kind, to)
-            rows.append(_measured(arguments, name, data))
-            _show(rows[-1])
+            row = _measured(arguments, name, data)
+            _show(name, row)
+            save(arguments.json, machine, [{"title": f"{TITLE}{name}", "rows": {name: row}}])
+            rows.append(row)
     reached = sum(row["reached"] >= ENOUGH for row in rows)
     errors = [abs(error) for row in rows for error in row["errors"]]
-    error = statistics.median(errors)
+    error = statistics.median(errors) if errors else float("nan")
     print(f"\n{reached} of {len(rows)} set-ups reach {ENOUGH:.0%} of the best of the grid")
     print(f"median prediction error over {len(errors)} trials: {error:.0%}")
-    named = {row.pop("setup"): row for row in rows}
-    table = {"title": "tuner beside a grid", "rows": named, "median_error": error}
-    save(arguments.json, machine, [table])
 
 
 def _arguments() -> argparse.Namespace:
@@ -77,6 +83,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=60.0)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one block of the grid")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prefetch", default="2,4", help="of the grid")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds, after which no set-up begins"
+    )
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument(
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="to make images"
@@ -93,7 +103,7 @@ def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str,
     cpus = sorted(os.sched_getaffinity(0))
     cpus = cpus[: max(1, int(_SETUPS[name][3] * len(cpus)))]
     command = [sys.executable, "-W", "ignore", "-m", "bench.tuner", str(data), "--one", name]
-    for option in ("device", "budget", "seconds", "rounds", "batch"):
+    for option in ("device", "budget", "seconds", "rounds", "prefetch", "batch"):
         command += [f"--{option}", str(getattr(arguments, option))]
     done = subprocess.run(
         command,
@@ -134,7 +144,7 @@ def _one_setup(arguments: argparse.Namespace) -> None:
         Candidate("data", engine, workers, prefetch)
         for engine in subject.engines
         for workers in _counts(engine, len(os.sched_getaffinity(0)))
-        for prefetch in _PREFETCH
+        for prefetch in map(int, arguments.prefetch.split(","))
     } | {chosen}
     pools = Pools([subject])
 
@@ -159,7 +169,6 @@ def _one_setup(arguments: argparse.Namespace) -> None:
     best = max(finalists, key=lambda one: statistics.median(finalists[one].rates))
     reached = ratio(finalists[chosen].rates, finalists[best].rates)
     row = {
-        "setup": arguments.one,
         "cpus": len(os.sched_getaffinity(0)),
         "cells": len(grid),
         "chosen": chosen.words(),
@@ -210,11 +219,11 @@ def _step(seconds: float, device: str) -> Callable[[Any], None]:
     return step
 
 
-def _show(row: dict[str, Any]) -> None:
+def _show(name: str, row: dict[str, Any]) -> None:
     low, high = row["reached_interval"]
     errors = ", ".join(f"{error:+.0%}" for error in row["errors"])
     print(
-        f"\n{row['setup']} ({row['cpus']} CPUs, {row['cells']} cells, load {row['load']:.1f})\n"
+        f"\n{name} ({row['cpus']} CPUs, {row['cells']} cells, load {row['load']:.1f})\n"
         f"  tuner  {row['chosen']:38}{statistics.median(row['chosen_rates']):>10,.0f} samples/s\n"
         f"  grid   {row['best']:38}{statistics.median(row['best_rates']):>10,.0f}\n"
         f"  reached {row['reached']:.1%} [{low:.1%}, {high:.1%}]; errors {errors}; "

@@ -67,6 +67,47 @@ def test_gpus_have_tables_of_their_own(tmp_path: Path) -> None:
     assert "one alone at 99.6%" in text
 
 
+def test_the_ladder_has_a_table_for_each_machine(tmp_path: Path) -> None:
+    def run(date: str, gpu: str, model: str, rate: float, used: float | None) -> dict[str, Any]:
+        fed = [{"rate": rate, "utilisation": used}]
+        rows = {"memmap gather": {"models": {model: {"fed": fed, "share": [0.987, 0.9, 1.0]}}}}
+        environment = {"date": date, "gpu": gpu, "cpus": 16, "cpu": "B", "python": "3.12"}
+        environment["versions"] = {"torch": "2.11", "torchvision": "0.26"}
+        return {
+            "environment": environment,
+            "tables": [{"title": "The ladder, batch 8", "rows": rows}],
+        }
+
+    runs = [
+        run("2026-01-01", "GPU A", "resnet18", 1.0, 5.0),
+        run("2026-01-02", "GPU A", "resnet18", 12_345.0, 93.4),
+        run("2026-01-03", "none", "small", 678.0, None),
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in runs))
+    text = readme.render(load(tmp_path))
+    assert text.count("| memmap gather |") == 2
+    assert "| memmap gather | 12,345 (98.7%, 93% used) |" in text
+    assert "| memmap gather | 678 (98.7%) |" in text
+
+
+def test_the_tuner_has_a_line_for_each_machine(tmp_path: Path) -> None:
+    def run(date: str, gpu: str, setup: str, reached: float, errors: list[float]) -> dict[str, Any]:
+        row = {"reached": reached, "errors": errors}
+        table = {"title": f"tuner beside a grid: {setup}", "rows": {setup: row}}
+        return {"environment": {"date": date, "gpu": gpu}, "tables": [table]}
+
+    runs = [
+        run("2026-01-01", "none", "folder", 0.2, [9.0]),
+        run("2026-01-02", "none", "folder", 0.96, [-0.3, 0.1]),
+        run("2026-01-03", "none", "memmap", 0.94, [0.2]),
+        run("2026-01-04", "GPU A", "folder", 1.0, [0.05]),
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in runs))
+    text = readme.render(load(tmp_path))
+    assert "in 1 of 2 set-ups, and its predictions were off by 20%" in text
+    assert "in 1 of 1 set-ups on a machine with GPU A, and its predictions were off by 5%" in text
+
+
 def test_who_does_less_than_asked_is_no_peer(tmp_path: Path) -> None:
     def row(rate: float, **more: Any) -> dict[str, Any]:
         figures = {"samples": [rate, rate], "reference_to_it": [1, 1, 1], **more}
