@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from bench.measure import environment, interleave, report, save
+from bench.environment import environment
+from bench.measure import interleave, report, save
 from converters.options import Options
 from converters.plan import Plan
 from converters.policy import Verdict
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
-    machine = environment()
+    machine = environment(arguments)
     source = scan_source(arguments.src)
     plan = Plan.make(Options("webdataset", shard_size=_MOST_BYTES), source)
     count = int(plan.starts[1])

@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure import environment, interleave, report, run_module, save
+from bench.environment import environment, facts
+from bench.measure import interleave, report, run_module, save
 from bench.sets import Sets
 
 _BATCH, _WORKERS, _SIDE = 128, 2, 256
@@ -79,10 +80,10 @@ def main() -> None:
     if arguments.measure:
         _measure(arguments.src, *arguments.measure)
         return
-    machine = environment()
+    machine = environment(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-cold-") as scratch:
         machine["read_ahead_kb"] = _read_ahead_kb(Path(scratch))
-        print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+        print(facts(machine))
         formats = arguments.formats.split(",")
         datasets = _datasets(arguments.src, arguments.size * 1e6, Path(scratch), formats)
         batches = max(1, min(_samples(place) for place in datasets.values()) // _BATCH // 2)

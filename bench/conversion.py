@@ -28,7 +28,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.measure import environment, interleave, report, run_module, save
+from bench.environment import environment, facts
+from bench.measure import interleave, report, run_module, save
 
 _SAMPLE = 400  # images of a single-process round
 
@@ -43,8 +44,8 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
-    machine = environment()
-    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    machine = environment(arguments)
+    print(facts(machine))
     with tempfile.TemporaryDirectory(prefix="bench-conversion-", dir=arguments.scratch) as scratch:
         source, count = _grow(arguments.src, Path(scratch) / "source", arguments.gigabytes * 1e9)
         out, workers = Path(scratch) / "out", arguments.workers

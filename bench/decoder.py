@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.engines_cuda import gpu
-from bench.measure import environment, ratio, save
+from bench.environment import environment, facts
+from bench.measure import ratio, save
 from bench.peers.common import cpu_seconds
 from fastdata.engines.dali.options import HARDWARE_LOAD
 from fastdata.header import read_header
@@ -51,8 +51,8 @@ _PREFETCH, _LEAD = 3, 8
 
 def main() -> None:
     arguments = _arguments()
-    machine = environment() | gpu()
-    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    machine = environment(arguments)
+    print(facts(machine))
     images = _Images(arguments)
     stream = _stream(arguments)
     step = None if arguments.model == "none" else _step(arguments)

@@ -1,7 +1,7 @@
 """Every engine beside other loaders, in interleaved rounds.
 
     python -m bench.engines SRC [--device cpu|cuda] [--peers LIST|all|none] [--python NAME=PATH ...]
-        [--workers 2] [--rounds 3] [--seconds 5] [--sets s256,orig,t32,raw256,raw32]
+        [--workers 2] [--rounds N] [--seconds 5] [--sets s256,orig,t32,raw256,raw32]
         [--batch 128] [--images N] [--engines LIST] [--no-outputs] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. From it are made, in a temporary folder:
@@ -32,13 +32,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.measure import environment, interleave, ratio, report, save
+from bench.environment import environment, facts
+from bench.measure import interleave, ratio, report, save, spread
 from bench.outputs import BATCH, judge, reference
 from bench.peers import PEERS, ours
 from bench.peers.common import JPEG_SETS
@@ -77,20 +77,18 @@ class Contestant:
 
 def main() -> None:
     arguments = _arguments()
-    machine = environment()
-    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    machine = environment(arguments)
+    print(facts(machine))
     with tempfile.TemporaryDirectory(prefix="bench-engines-") as scratch:
         sets = Sets(arguments, Path(scratch))
         if arguments.device == "cuda":
-            from bench.engines_cuda import compare_on_gpu, gpu
+            from bench.engines_cuda import compare_on_gpu
 
-            machine |= gpu()
-            print(", ".join(f"{key} {machine[key]}" for key in gpu()))
             tables = compare_on_gpu(arguments, sets)
         else:
             pythons = dict(pair.split("=", 1) for pair in arguments.python)
-            peers, machine["peers"] = _installed(arguments.peers, pythons)
-            tables = _compare_on_cpu(arguments, sets, peers)
+            peers, machine["peers"], absent = _installed(arguments.peers, pythons)
+            tables = _compare_on_cpu(arguments, sets, peers, absent)
         for table in tables:  # each as soon as it is there: who ends this early has the others
             save(arguments.json, machine, [table])
 
@@ -102,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default="all", help=f"of {','.join(PEERS)}; all; none")
     parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH")
     parser.add_argument("--workers", type=int, help="CPU: 2; cuda: as many as CPUs")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="CPU: 5; cuda: 3")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sets", help="CPU: all five; cuda: s256,raw256")
     parser.add_argument("--batch", type=int, help="CPU: 128; cuda: 512")
@@ -121,7 +119,7 @@ def _arguments() -> argparse.Namespace:
     cuda = arguments.device == "cuda"
     arguments.sets = arguments.sets or ("s256,raw256" if cuda else ",".join(BATCHES))
     arguments.batch = arguments.batch or (512 if cuda else 128)
-    arguments.end = time.monotonic() + arguments.limit
+    arguments.rounds = arguments.rounds or (3 if cuda else 5)
     cpus = len(os.sched_getaffinity(0))
     arguments.workers = arguments.workers or (cpus if cuda else 2)
     arguments.engines = arguments.engines.split(",") if arguments.engines else []
@@ -131,10 +129,13 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _installed(chosen: str, pythons: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Peer -> the Python that runs it, and peer -> version; prints who is there and who is not."""
+def _installed(
+    chosen: str, pythons: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Peer -> the Python that runs it; peer -> version; and those that are not installed. Prints
+    them all."""
     names = {"all": PEERS, "none": ()}.get(chosen, chosen.split(","))
-    found, versions = {}, {}
+    found, versions, absent = {}, {}, []
     for name in names:
         if name not in PEERS:
             raise SystemExit(f"--peers: expected some of {', '.join(PEERS)}, found {name}")
@@ -143,10 +144,11 @@ def _installed(chosen: str, pythons: dict[str, str]) -> tuple[dict[str, str], di
         if done.returncode:
             install = importlib.import_module(f"bench.peers.{name}").INSTALL
             print(f"  {name}: not installed: {install}")
+            absent.append(name)
         else:
             found[name], versions[name] = python, done.stdout.strip()
             print(f"  {name}: {versions[name]}")
-    return found, versions
+    return found, versions, absent
 
 
 def _run(python: str, module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -161,9 +163,10 @@ def _run(python: str, module: str, words: list[str]) -> subprocess.CompletedProc
 
 
 def _contestants(
-    name: str, sets: Sets, peers: dict[str, str], engines: list[str]
+    name: str, sets: Sets, peers: dict[str, str], engines: list[str], missing: dict[str, str]
 ) -> list[Contestant]:
-    """Everyone who takes part on a set, with what each reads made ready."""
+    """Everyone who takes part on a set, with what each reads made ready; who cannot is added to
+    ``missing``, with the reason."""
     does, made = ours.SETS[name], sets.dataset(name)
     found = [
         Contestant(f"fastdata {engine}", "ours", sys.executable, made, [engine], does)
@@ -183,6 +186,8 @@ def _contestants(
             done = _run(python, peer, ["prepare", str(source), str(place), name, str(sets.workers)])
             if done.returncode:
                 print(f"  {peer} on {name}: failed: {_last_line(done.stderr)}")
+                why = f"preparing its data failed: {_last_line(done.stderr)}"
+                missing |= dict.fromkeys(module.TITLES, why)
                 continue
             remark = _last_line(done.stdout)
             does = f"{does} ({remark})" if remark.startswith("quality") else does
@@ -196,7 +201,7 @@ def _outputs(
 ) -> dict[str, dict[str, Any]]:
     """Title -> how the contestant's output compares with the reference; prints it."""
     checked, found = sets.checked(), {}
-    contestants = _contestants(name, checked, peers, arguments.engines)
+    contestants = _contestants(name, checked, peers, arguments.engines, {})
     source = checked.folder(name) if name in JPEG_SETS else checked.dataset(name)
     expected = reference(source, name)
     print(f"\n{name}: outputs beside the reference (mean level, contrast, sharpness, match)")
@@ -207,6 +212,7 @@ def _outputs(
         done = _run(one.python, one.module, ["outputs", *words])
         if done.returncode:
             print(f"  {one.title:28}{_last_line(done.stderr)}")
+            found[one.title] = {"faults": [f"they could not be had: {_last_line(done.stderr)}"]}
             continue
         side = 32 if name.endswith("32") else 224
         result = judge(json.loads(_last_line(done.stdout)), expected, side)
@@ -221,13 +227,25 @@ def _outputs(
 
 
 def _compare_on_cpu(
-    arguments: argparse.Namespace, sets: Sets, peers: dict[str, str]
+    arguments: argparse.Namespace, sets: Sets, peers: dict[str, str], absent: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Measure every set; prints and gives its tables."""
+    """Measure every set; prints and gives its tables.
+
+    Args:
+        arguments: of the command line.
+        sets: the images.
+        peers: peer -> the Python that runs it.
+        absent: peers that are not installed.
+    """
     for name in arguments.sets.split(","):
         outputs = {} if arguments.no_outputs else _outputs(arguments, name, sets, peers)
-        contestants = _contestants(name, sets, peers, arguments.engines)
-        yield from _compare(arguments, name, contestants, outputs)
+        missing: dict[str, str] = {}
+        for peer in absent:
+            module = importlib.import_module(f"bench.peers.{peer}")
+            if name in module.SETS:
+                missing |= dict.fromkeys(module.TITLES, "not installed")
+        contestants = _contestants(name, sets, peers, arguments.engines, missing)
+        yield from _compare(arguments, name, contestants, outputs, missing)
         sets.forget(name)
 
 
@@ -236,8 +254,9 @@ def _compare(
     name: str,
     contestants: list[Contestant],
     outputs: dict[str, dict[str, Any]],
+    missing: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Measure a set; prints and returns its tables."""
+    """Measure a set; prints and returns its tables, which also say who is missing, and why."""
     able = []
     for one in contestants:
         done = None if one.module != "ours" else _rate(arguments, name, one, _TRIAL_SECONDS)
@@ -248,7 +267,9 @@ def _compare(
     rates = interleave(
         {one.title: _measured(arguments, name, one) for one in able}, arguments.rounds
     )
-    able = [one for one in able if not any(map(math.isnan, rates[one.title]))]
+    failed = [one.title for one in able if any(map(math.isnan, rates[one.title]))]
+    missing |= dict.fromkeys(failed, "it failed in one of the rounds")
+    able = [one for one in able if one.title not in failed]
     rates = {one.title: rates[one.title] for one in able}
     if not able:
         return []
@@ -260,7 +281,8 @@ def _compare(
     baseline = next((base for base in _BASELINES if base in rates), able[0].title)
     table = report(title, rates, baseline, "images/s", None)
     reference = able[0].title  # the engine that fastdata itself would take
-    print(f"  {'':28}  1st batch  imported  CPU s/10,000  {reference} to it [90 % interval]")
+    words = spread(arguments.rounds)
+    print(f"  {'':28}  1st batch  imported  CPU s/10,000  {reference} to it [{words}]")
     for one in able:
         middle, low, high = ratio(rates[reference], rates[one.title])
         first, imported = map(statistics.median, zip(*one.firsts, strict=True))
@@ -277,7 +299,7 @@ def _compare(
             "outputs": outputs.get(one.title),
         }
     print(f"  {_verdict(name, able, rates, outputs)}")
-    return [table]
+    return [table | {"missing": missing}]
 
 
 def _verdict(
@@ -286,13 +308,10 @@ def _verdict(
     rates: dict[str, list[float]],
     outputs: dict[str, dict[str, Any]],
 ) -> str:
-    """Fastdata's fastest engine to the best peer of those whose outputs are as they should be."""
-    ours = [one for one in able if one.module == "ours"]
-    peers = [
-        one
-        for one in able
-        if one.module not in ("ours", "bound") and not outputs.get(one.title, {}).get("faults")
-    ]
+    """Fastdata's fastest engine to the best peer, of those whose outputs are as they should be."""
+    sound = [one for one in able if not outputs.get(one.title, {}).get("faults")]
+    ours = [one for one in sound if one.module == "ours"]
+    peers = [one for one in sound if one.module not in ("ours", "bound")]
     if not ours or not peers:
         return "no peer to compare with"
     best, peer = (

@@ -21,34 +21,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import math
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.engines_cuda_run import PEERS, tolerance
-from bench.measure import interleave, ratio, report
+from bench.measure import interleave, ratio, report, spread
 from bench.peers.common import RAW_SETS
 
-__all__ = ["compare_on_gpu", "gpu"]
-
-
-def gpu() -> dict[str, str]:
-    """Name and driver of this machine's first GPU, without a CUDA context in this process."""
-    if shutil.which("nvidia-smi") is None:
-        return {"gpu": "none", "driver": "none"}
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    name, _, driver = done.stdout.partition("\n")[0].partition(", ")
-    return {"gpu": name or "unknown", "driver": driver or "unknown"}
+__all__ = ["compare_on_gpu"]
 
 
 def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> Iterator[dict[str, Any]]:
@@ -58,18 +45,20 @@ def compare_on_gpu(arguments: argparse.Namespace, sets: Any) -> Iterator[dict[st
         arguments: of bench.engines.
         sets: its Sets.
     """
+    end = time.monotonic() + arguments.limit
     for name in arguments.sets.split(","):
         if name.endswith("32"):
             print(f"  {name}: left out; on the GPU the photographs' sets are measured")
             continue
         words = [str(arguments.batch), str(arguments.workers), str(arguments.seconds)]
         names = arguments.engines or _names(name)
-        able = _able({one: _place(name, one, sets) for one in names}, words)
+        missing: dict[str, str] = {}
+        able = _able({one: _place(name, one, sets) for one in names}, words, missing)
         if able:
-            yield _loading(name, able, words, arguments.rounds, arguments.end)
+            yield _loading(name, able, words, arguments.rounds, end, missing)
             models = [] if arguments.models == "none" else arguments.models.split(",")
             ours = {one: place for one, place in able.items() if one not in PEERS}
-            yield from _training(name, ours, models, words, arguments.rounds)
+            yield from _training(name, ours, models, words, arguments.rounds, end)
         sets.forget(name)
 
 
@@ -89,8 +78,9 @@ def _place(set_name: str, name: str, sets: Any) -> Path:
     return sets.folder(set_name) if form == "folder" else sets.dataset(set_name, form)
 
 
-def _able(places: dict[str, Path], words: list[str]) -> dict[str, Path]:
-    """Those that can load on this machine; prints what the others say."""
+def _able(places: dict[str, Path], words: list[str], missing: dict[str, str]) -> dict[str, Path]:
+    """Those that can load on this machine; prints what the others say, and adds it to
+    ``missing``."""
     able = {}
     with ThreadPoolExecutor(2) as pool:  # each is the start of a process; none is timed
         every = pool.map(lambda one: _run(["check", one, str(places[one]), *words]), places)
@@ -98,41 +88,55 @@ def _able(places: dict[str, Path], words: list[str]) -> dict[str, Path]:
     for name, place in places.items():
         done = checks[name]
         if done.returncode:
-            print(f"  {name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+            missing[name] = _last_line(done.stderr)
+            print(f"  {name}: {missing[name]}")
         else:
             able[name] = place
     return able
 
 
 def _loading(
-    name: str, places: dict[str, Path], words: list[str], rounds: int, end: float
+    name: str,
+    places: dict[str, Path],
+    words: list[str],
+    rounds: int,
+    end: float,
+    missing: dict[str, str],
 ) -> dict[str, Any]:
     notes: dict[str, list[dict[str, Any]]] = {one: [] for one in ("synthetic", *places)}
     extra = {}
     for one in places:
         if one.startswith("dali_files"):
             best = _result(["sweep", one, str(places[one]), *words])
-            print(f"  {one}: {best}")
-            extra[one] = ["--load", str(best["load"]), "--threads", str(best["threads"])]
+            print(f"  {one}: {best or 'its sweep failed'}")
+            if best:
+                extra[one] = ["--load", str(best["load"]), "--threads", str(best["threads"])]
 
     def contestant(one: str) -> Callable[[], float]:
         def measure() -> float:
             place = str(places.get(one, "-"))
             checked = ["--unchecked"] if notes[one] else []  # once is enough
-            notes[one].append(_result(["load", one, place, *words, *extra.get(one, []), *checked]))
-            return notes[one][-1]["rate"]
+            result = _result(["load", one, place, *words, *extra.get(one, []), *checked])
+            if not result:
+                return math.nan
+            notes[one].append(result)
+            return result["rate"]
 
         return measure
 
     rates = interleave({one: contestant(one) for one in notes}, rounds, end)
+    failed = [one for one, measured in rates.items() if any(map(math.isnan, measured))]
+    missing |= dict.fromkeys(failed, "it failed in one of the rounds")
+    rates = {one: measured for one, measured in rates.items() if one not in failed}
     title = f"{name}: images/s on the GPU, float16 224x224, batch {words[0]}, {words[1]} workers"
-    baseline = next((one for one in PEERS if one in places), list(places)[-1])
+    baseline = next((one for one in PEERS if one in rates), list(rates)[-1])
     table = report(title, rates, baseline, "images/s", None)
     print(
         f"  {'':28}{'CPU s per 10,000':>17}  {'own':>5}  {'1st batch':>9}  "
         "greatest difference to the CPU"
     )
-    for one, results in notes.items():
+    for one in rates:
+        results = notes[one]
         cpu = statistics.median(result["cpu_seconds"] for result in results)
         own = statistics.median(result["own_seconds"] for result in results)
         first = statistics.median(result["first"] for result in results)
@@ -140,21 +144,31 @@ def _loading(
         compared = "difference" in results[0]
         says = f"{worst:.4f} (allowed {tolerance():.4f})" if compared else "-"
         print(f"  {one:28}{cpu:>17.2f}  {own:>5.2f}  {first:>7.1f} s  {says}")
-        table["rows"][one]["runs"] = results
-    table["tolerance"] = tolerance()
-    return table
+        table["rows"][one] |= {"runs": results, "settings": extra.get(one)}
+    return table | {"tolerance": tolerance(), "missing": missing}
 
 
 def _training(
-    name: str, places: dict[str, Path], models: list[str], words: list[str], rounds: int
+    name: str,
+    places: dict[str, Path],
+    models: list[str],
+    words: list[str],
+    rounds: int,
+    end: float,
 ) -> Iterator[dict[str, Any]]:
     for model in models:
-        rows = {}
+        rows, missing = {}, {}
         print(f"\n{name}: {model}, bf16, batch {words[0]}: images/s")
-        print(f"  {'':28}{'cached':>9}  {'fed':>9}  ratio [90 % interval]")
+        print(f"  {'':28}{'cached':>9}  {'fed':>9}  ratio [{spread(rounds)}]")
         for one, place in places.items():
+            if time.monotonic() > end:
+                missing[one] = "--limit was reached"
+                continue
             options = ["--model", model, "--rounds", str(rounds)]
             pairs = _result(["train", one, str(place), *words, *options])
+            if not pairs:
+                missing[one] = "it failed"
+                continue
             cached, fed = pairs["cached"], pairs["fed"]
             middle, low, high = ratio(fed, cached)
             print(
@@ -162,7 +176,9 @@ def _training(
                 f"{middle:.3f} [{low:.3f}, {high:.3f}]"
             )
             rows[one] = {**pairs, "ratio": [middle, low, high]}
-        yield {"title": f"{name}: {model} fed to cached", "unit": "images/s", "rows": rows}
+        if rows:
+            title = f"{name}: {model} fed to cached"
+            yield {"title": title, "unit": "images/s", "rows": rows, "missing": missing}
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -174,8 +190,14 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _result(words: list[str]) -> dict[str, Any]:
+def _result(words: list[str]) -> dict[str, Any] | None:
+    """What it prints; None where it failed, which is printed."""
     done = _run(words)
     if done.returncode:
-        raise SystemExit(f"bench.engines_cuda_run {' '.join(words)} failed:\n{done.stderr}")
+        print(f"  {' '.join(words)} failed: {_last_line(done.stderr)}")
+        return None
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["?"])[-1]

@@ -223,7 +223,6 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
         batch=arguments.batch,
         rounds=arguments.rounds,
         steps=arguments.steps,
-        lead=_PREFETCH * arguments.workers if loader.engine == "workers" else 0,
     )
     loader.close()
     return {**found, "steps": arguments.steps, "engine": loader.engine}

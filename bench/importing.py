@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.measure import environment, save
+from bench.environment import environment
+from bench.measure import save
 
 _PROGRAM = """
 import sys, time
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="append the result to this file")
     arguments = parser.parse_args()
-    machine, samples, heavy = environment(), [], set()
+    machine, samples, heavy = environment(arguments), [], set()
     for _ in range(arguments.rounds):
         command = [sys.executable, "-c", _PROGRAM]
         seconds, *modules = subprocess.run(

@@ -1,25 +1,28 @@
 """From a starving GPU to a full one: training on one GPU, a step at a time.
 
     python -m bench.ladder SRC [--models resnet18,resnet50] [--device cuda|cpu] [--batch 512]
-        [--workers N] [--images 30000] [--steps 50] [--seconds 4] [--rounds 1] [--rungs LIST]
-        [--budget 20] [--limit SECONDS] [--out bench-report]
+        [--workers N] [--images 30000] [--steps 50] [--seconds 4] [--rounds 3] [--passes 1]
+        [--rungs LIST] [--budget 20] [--limit SECONDS] [--out bench-report]
 
 SRC is a folder of photographs with a folder per class; hard links repeat it up to --images. The
 first rungs change what feeds the training, each beside the ceiling that the same process reaches on
 a batch that stays on the GPU; all train with AMP (bf16; not on a CPU), channels_last, benchmark and
-TF32. The last rungs change one of these alone, fed by the fastest loader.
+TF32. "The tuner's advice" is what fastdata tune says of the folder with both conversions beside it,
+done. The last rungs change one of these alone, fed by the fastest loader.
 
     share       of the ceiling, measured in turns with it
     data wait   share of the time in which the GPU had no batch to work on (its own clock)
     epoch       1.28 million images, as ImageNet has, at this rate
 
 A rung that cannot run here is listed with its reason. Without a GPU a small network stands in, and
-what only a GPU has is "not measured". Each rung is a process of its own.
+what only a GPU has is "not measured". Each rung is a process of its own for each model; on a
+machine that others use, too, several --passes over the whole ladder let its drift meet all alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -31,22 +34,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.engines_cuda import gpu
+from bench.environment import environment, facts
 from bench.ladder_rung import Rung
-from bench.measure import environment, ratio
+from bench.measure import ratio, spread
 from bench.plots import Bar, bars
-from bench.report import OUT, Table, facts, publish
+from bench.report import OUT, Table, publish
 from bench.sets import Sets
 
 _IMAGENET = 1_281_167
 _ALL = ["amp", "channels_last", "benchmark", "tf32"]
-_LIMIT = 300.0  # seconds of a rung: nothing hangs
+_LIMIT = 300.0  # seconds of a rung besides tuning, which one does twice: nothing hangs
 _FEEDING = {  # rung -> loader, source
     "DataLoader defaults": ("torch:default", "folder"),
     "workers": ("torch:workers", "folder"),
     "pin_memory + prefetch": ("torch:pinned", "folder"),
     "fastdata on the folder": ("workers", "folder"),
     "tuned profile": ("tuned", "folder"),
+    "the tuner's advice": ("advised", "folder"),
     "converted JPEG": ("workers", "webdataset"),
     "memmap gather": ("gather", "memmap"),
     "DALI": ("dali", "webdataset"),
@@ -63,25 +67,17 @@ _TRAINING = {  # rung -> flags
 }
 
 
+_FOR_A_GPU = ("pin_memory + prefetch", "float32 + TF32", "float32 + cudnn.benchmark")
+
+
 def main() -> None:
     arguments = _arguments()
-    machine = environment() | gpu()
+    machine = environment(arguments)
     print(facts(machine))
     end = time.monotonic() + arguments.limit
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as scratch:
         places = _places(arguments, Path(scratch))
-        rungs = {name: _rung(arguments, places, name) for name in arguments.rungs}
-        measured, missing = {}, {}
-        for name, rung in rungs.items():
-            late = time.monotonic() > end
-            result = "left out: --limit was reached" if late else _measure(rung)
-            if isinstance(result, str):
-                missing[name] = result
-                print(f"  {name}: {result}")
-            else:
-                measured[name] = result
-                rates = (_middle(pairs["fed"], "rate") for pairs in result["models"].values())
-                print(f"  {name}: {', '.join(f'{rate:,.0f}' for rate in rates)} images/s")
+        measured, missing = _climb(arguments, places, end)
     if not measured:
         raise SystemExit("no rung could run here; see the reasons above")
     parts: list[Table | str] = []
@@ -93,6 +89,39 @@ def main() -> None:
     title = f"The ladder, batch {arguments.batch}, {arguments.device}"
     results = [{"title": title, "unit": "images/s", "rows": measured, "missing": missing}]
     publish(arguments.out, "ladder", title, machine, results, parts)
+
+
+def _climb(
+    arguments: argparse.Namespace, places: dict[str, str], end: float
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Rung -> what each model's processes printed, and the rungs without all of that -> why."""
+    measured: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    for _ in range(arguments.passes):
+        for name, model in itertools.product(arguments.rungs, arguments.models):
+            if name in missing:
+                continue
+            if arguments.device == "cpu" and name in _FOR_A_GPU:
+                result: dict[str, Any] | str = "it changes nothing on a CPU"
+            elif time.monotonic() > end:
+                result = "left out: --limit was reached"
+            else:
+                result = _measure(_rung(arguments, places, name, model))
+            if isinstance(result, str):
+                missing[name] = result
+                print(f"  {name}: {result}")
+                continue
+            models = measured.setdefault(name, {"models": {}})["models"]
+            pairs = models.setdefault(model, result | {"cached": [], "fed": []})
+            for key in ("cached", "fed"):
+                pairs[key] += result[key]
+            print(f"  {name}: {model} at {_middle(pairs['fed'], 'rate'):,.0f} images/s", flush=True)
+    for name in list(measured):  # in every model's table, or in none
+        if len(measured[name]["models"]) < len(arguments.models):
+            del measured[name]
+        else:
+            missing.pop(name, None)  # some passes went well
+    return measured, missing
 
 
 def _arguments() -> argparse.Namespace:
@@ -108,7 +137,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="at least so many; cuda: 30000, cpu: 2000")
     parser.add_argument("--steps", type=int, default=50, help="of a stretch, at most")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a stretch, at most")
-    parser.add_argument("--rounds", type=int, default=1, help="stretches on either side")
+    parser.add_argument("--rounds", type=int, default=3, help="stretches on either side")
+    parser.add_argument("--passes", type=int, default=1, help="over all rungs")
     parser.add_argument("--rungs", default=",".join([*_FEEDING, *_TRAINING]))
     parser.add_argument("--budget", type=float, default=20.0, help="seconds for tuning")
     parser.add_argument(
@@ -141,14 +171,15 @@ def _places(arguments: argparse.Namespace, scratch: Path) -> dict[str, str]:
     return {name: str(place) for name, place in places.items()}
 
 
-def _rung(arguments: argparse.Namespace, places: dict[str, str], name: str) -> Rung:
+def _rung(arguments: argparse.Namespace, places: dict[str, str], name: str, model: str) -> Rung:
     fastest = ("direct:hbm" if arguments.device == "cuda" else "gather", "memmap")
     loader, source = _FEEDING.get(name, fastest)
     return Rung(
         loader=loader,
         place=places[source],
+        others=[places["webdataset"], places["memmap"]] if loader == "advised" else [],
         flags=_TRAINING.get(name, _flags(arguments.device)),
-        models=arguments.models,
+        model=model,
         device=arguments.device,
         batch=arguments.batch,
         workers=arguments.workers,
@@ -169,7 +200,7 @@ def _measure(rung: Rung) -> dict[str, Any] | str:
     command = [sys.executable, "-m", "bench.ladder_rung", json.dumps(asdict(rung))]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LIMIT + rung.budget
+            command, capture_output=True, text=True, check=False, timeout=_LIMIT + 2 * rung.budget
         )
     except subprocess.TimeoutExpired as expired:
         return f"ended after {expired.timeout:.0f} s; try fewer --steps or less --seconds"
@@ -189,8 +220,9 @@ def _shown(
     missing: dict[str, str],
 ) -> list[Table | str]:
     """A model's table and plot."""
+    ends = spread(arguments.rounds * arguments.passes)
     header = [
-        "rung", "images/s", "ceiling", "share [90 %]", "GPU used", "SM activity", "data wait",
+        "rung", "images/s", "ceiling", f"share [{ends}]", "GPU used", "SM activity", "data wait",
         "CPU, cores", "epoch, min", "to the first",
     ]  # fmt: skip
     rows, shown, first = [], [], 0.0
@@ -219,7 +251,8 @@ def _shown(
         )
         note = f"{rate:,.0f}: {share:.1%}"
         shown.append(Bar(name, rate, min(fed), max(fed), note, grey=name == arguments.rungs[0]))
-    notes = [f"{name}: {one['remark']}" for name, one in measured.items() if one["remark"]]
+    remarks = {name: one["models"][model]["remark"] for name, one in measured.items()}
+    notes = [f"{name}: {remark}" for name, remark in remarks.items() if remark]
     notes += [f"{name}: not measured: {reason}" for name, reason in missing.items()]
     title = f"{model}, batch {arguments.batch}, {arguments.workers} workers"
     return [Table(title, header, rows, notes), bars(shown, "images/s, and share of the ceiling")]

@@ -3,7 +3,7 @@
 python -m bench.ladder_rung JSON
 
 Stretches of training on a batch that stays on the device (the ceiling) and on the loader's take
-turns. What a loader has made ready meanwhile is used up first and not counted.
+turns. What a loader has made ready meanwhile is taken first and not counted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import torch
 from torch import nn
 
 from bench.peers.common import cpu_seconds
+from bench.training import ready_batches
 from fastdata.tuning.gpu import GpuWatch
 
 __all__ = ["Rung"]
 
 _LEAD = 5  # steps before every stretch, where there is time for them
 _LEAST = 2  # steps, however slow
-_PREFETCH = {"torch:default": 0, "torch:pinned": 4}  # batches a worker makes ready; others: 2
+_PREFETCH = 4  # batches that a worker makes ready, on the rung that is about it
 _CLASSES = 1000
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -39,10 +40,12 @@ class Rung:
 
     Attributes:
         loader: "torch:" and "default", "workers" or "pinned" (torchvision and DataLoader);
-            "tuned"; or an engine of fastdata's, with ":" and a tier for ``direct``.
+            "tuned"; "advised", tuned with ``others`` beside it and converted where that is the
+            advice; or an engine of fastdata's, with ":" and a tier for ``direct``.
         place: what it reads.
+        others: the same images in other formats.
         flags: of "amp", "channels_last", "benchmark", "tf32".
-        models: names of torchvision's, or "small".
+        model: name of torchvision's, or "small".
         device, batch, workers: as in training.
         steps, seconds: a stretch ends at the first of them.
         rounds: pairs of stretches.
@@ -51,8 +54,9 @@ class Rung:
 
     loader: str
     place: str
+    others: list[str]
     flags: list[str]
-    models: list[str]
+    model: str
     device: str
     batch: int
     workers: int
@@ -71,17 +75,19 @@ def main() -> None:
     torch.manual_seed(0)
     if not cuda:  # the other cores are for the loader; threads that wait for each other spoil both
         torch.set_num_threads(1)
-    steps = {name: _step(name, rung) for name in rung.models}
+    step = _step(rung)
     started = time.perf_counter()
-    loader, remark = _loader(rung, next(iter(steps.values())))
+    loader, remark = _loader(rung, step)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
     first = _on_device(next(batches), rung)
     _wait(cuda)
     made: dict[str, Any] = {"first_batch_seconds": time.perf_counter() - started}
-    told = {**asdict(rung), "place": Path(rung.place).name}  # it lay in a temporary folder
-    made |= {"remark": remark, "rung": told, "models": {}}
-    for name, step in steps.items():
-        made["models"][name] = _pairs(rung, step, batches, first)
+    told = asdict(rung) | {  # they lay in a temporary folder
+        "place": Path(rung.place).name,
+        "others": [Path(other).name for other in rung.others],
+    }
+    made |= {"remark": remark, "rung": told}
+    made |= _pairs(rung, step, batches, ready_batches(loader), first)
     print(json.dumps(made))
 
 
@@ -89,27 +95,25 @@ def _pairs(
     rung: Rung,
     step: Callable[[Any], None],
     batches: Iterator[Any],
+    ready: int,
     first: Any,
 ) -> dict[str, Any]:
-    ready = rung.workers * _PREFETCH.get(rung.loader, 2)
     found: dict[str, list[Any]] = {"cached": [], "fed": []}
+    sources = {"cached": itertools.repeat(first), "fed": batches}
     for turn in range(rung.rounds):
-        stretches = {
-            "cached": lambda: _stretch(rung, step, itertools.repeat(first), _LEAD),
-            "fed": lambda: _stretch(rung, step, batches, _LEAD + ready),
-        }
-        for key in stretches if turn % 2 == 0 else reversed(stretches):
-            found[key].append(stretches[key]())
+        for key in sources if turn % 2 == 0 else reversed(sources):
+            if key == "fed":
+                for _ in itertools.islice(batches, ready):
+                    pass
+            found[key].append(_stretch(rung, step, sources[key]))
     return found
 
 
-def _stretch(
-    rung: Rung, step: Callable[[Any], None], batches: Iterator[Any], lead: int
-) -> dict[str, Any]:
+def _stretch(rung: Rung, step: Callable[[Any], None], batches: Iterator[Any]) -> dict[str, Any]:
     """Train for a while: images/s, share of time without data, cores, and how busy the GPU was."""
     cuda = rung.device == "cuda"
     begun = time.perf_counter()
-    for count in range(lead):
+    for count in range(_LEAD):
         step(_on_device(next(batches), rung))
         if count + 1 >= _LEAST and time.perf_counter() - begun > rung.seconds:
             break
@@ -171,16 +175,16 @@ class _Gaps:
         return sum(begin - end for end, begin in pairs)
 
 
-def _step(name: str, rung: Rung) -> Callable[[Any], None]:
-    """A model's training step on a batch that is on the device."""
-    if name == "small":
+def _step(rung: Rung) -> Callable[[Any], None]:
+    """The model's training step on a batch that is on the device."""
+    if rung.model == "small":
         from fastdata.demo.train import SmallCNN
 
         model: nn.Module = nn.Sequential(nn.AvgPool2d(4), SmallCNN(_CLASSES))
     else:
         import torchvision
 
-        model = getattr(torchvision.models, name)()
+        model = getattr(torchvision.models, rung.model)()
     model = model.to(rung.device).train()
     if "channels_last" in rung.flags:
         model = model.to(memory_format=torch.channels_last)
@@ -214,14 +218,8 @@ def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
     engine, _, tier = rung.loader.partition(":")
     options: dict[str, Any] = {"recipe": "imagenet-train", "device": rung.device}
     options["dtype"] = "float16" if rung.device == "cuda" and "amp" in rung.flags else "float32"
-    if engine == "tuned":
-        if not hasattr(fastdata, "tune"):
-            raise SystemExit("unable: this version of fastdata has no tune()")
-        profile = fastdata.tune(
-            rung.place, rung.batch, step=step, budget=rung.budget, save=False, **options
-        )
-        loader = fastdata.make_loader(rung.place, rung.batch, profile=profile, **options)
-        return loader, ", ".join(f"{name} {value}" for name, value in profile.setting.items())
+    if engine in ("tuned", "advised"):
+        return _tuned_loader(rung, step, options)
     try:
         loader = fastdata.make_loader(
             rung.place,
@@ -236,6 +234,25 @@ def _loader(rung: Rung, step: Callable[[Any], None]) -> tuple[Any, str]:
     if loader.engine != engine:
         raise SystemExit(f"unable: {engine} gave way to {loader.engine}")
     return loader, ""
+
+
+def _tuned_loader(
+    rung: Rung, step: Callable[[Any], None], options: dict[str, Any]
+) -> tuple[Any, str]:
+    """What the tuner says, done: its setting, behind a conversion where it advises one."""
+    from fastdata import make_loader, tune
+
+    def tuned(place: str, others: list[str]) -> Any:
+        tuning = {"step": step, "budget": rung.budget, "formats": others, "save": False}
+        return tune(place, rung.batch, **tuning, **options)
+
+    place, profile, remarks = rung.place, tuned(rung.place, rung.others), []
+    if profile.convert_to is not None:
+        remarks.append(profile.verdict)
+        place = profile.convert_to
+        profile = tuned(place, [])
+    remarks.append(", ".join(f"{name} {value}" for name, value in profile.setting.items()))
+    return make_loader(place, rung.batch, profile=profile, **options), "; then ".join(remarks)
 
 
 def _torch_loader(rung: Rung) -> Any:
@@ -253,7 +270,7 @@ def _torch_loader(rung: Rung) -> Any:
     if rung.loader != "torch:default":
         options = {"num_workers": rung.workers, "persistent_workers": True}
     if rung.loader == "torch:pinned":
-        options |= {"pin_memory": True, "prefetch_factor": _PREFETCH[rung.loader]}
+        options |= {"pin_memory": True, "prefetch_factor": _PREFETCH}
     images = ImageFolder(rung.place, transforms.Compose(steps))
     return DataLoader(images, rung.batch, shuffle=True, drop_last=True, **options)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.loading import _BATCH, rate
+from bench.loading import BATCH, rate
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def _fastdata(path: str, workers: int, size: int):
     from fastdata import make_loader
 
     recipe = "imagenet-train" if size == 224 else "cifar-train"
-    loader = make_loader(path, _BATCH, recipe=recipe, num_workers=workers, dtype="uint8")
+    loader = make_loader(path, BATCH, recipe=recipe, num_workers=workers, dtype="uint8")
     return lambda: loader
 
 
@@ -36,7 +36,7 @@ def _torchvision(path: str, workers: int, size: int):
     transform = v2.Compose([v2.ToImage(), crop, v2.RandomHorizontalFlip()])
     loader = DataLoader(
         ImageFolder(path, transform),
-        batch_size=_BATCH,
+        batch_size=BATCH,
         shuffle=True,
         drop_last=True,
         num_workers=workers,

@@ -1,59 +1,21 @@
-"""Measuring side by side: interleaved rounds, medians, ratios with an interval, environment."""
+"""Measuring side by side: interleaved rounds, medians, ratios with an interval."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment", "interleave", "ratio", "report", "run_module", "save"]
+__all__ = ["interleave", "ratio", "report", "run_module", "save", "spread"]
 
-_PACKAGES = (
-    "numpy", "torch", "torchvision", "simplejpeg", "opencv-python-headless", "pillow", "lmdb",
-)  # fmt: skip
-_OPTIONAL = (
-    "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12",
-    "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12", "nvidia-nvjpeg",
-)  # fmt: skip
 _RESAMPLES = 2000
-
-
-def environment() -> dict[str, Any]:
-    """What a figure depends on besides the code: machine, versions, date."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    for package in _OPTIONAL:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    cpu = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cpu": cpu,
-        "cpus": len(os.sched_getaffinity(0)),
-        "load_before": os.getloadavg()[0],
-        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+_ENOUGH = 5  # rounds: the ends of fewer hold their median in less than 90 % of cases
 
 
 def interleave(
@@ -86,13 +48,19 @@ def interleave(
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """Median of the rounds' ratios, and a 90 % bootstrap interval of that median."""
+    """Median of the rounds' ratios, and a 90 % bootstrap interval of that median; of fewer than
+    five rounds that is no more than the lowest and the highest, see :func:`spread`."""
     pairs = [a / b for a, b in zip(ours, theirs, strict=True)]
     sampler = random.Random(0)
     medians = sorted(
         statistics.median(sampler.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES)
     )
     return statistics.median(pairs), medians[_RESAMPLES // 20], medians[-_RESAMPLES // 20]
+
+
+def spread(rounds: int) -> str:
+    """What the two figures behind a ratio are."""
+    return "90 % interval" if rounds >= _ENOUGH else "lowest, highest"
 
 
 def run_module(module: str, arguments: list[str]) -> float:
@@ -110,13 +78,14 @@ def report(
 ) -> dict[str, Any]:
     """Print a table of medians and of ratios to ``baseline``; return it as a JSON row."""
     print(f"\n{title}")
-    print(f"  {'':28}{'median':>10}  {'min..max':>17}  ratio to {baseline} [90 % interval]")
+    print(f"  {'':28}{'median':>10}  {'min..max':>17}  ", end="")
+    print(f"ratio to {baseline} [{spread(len(rates[baseline]))}]")
     rows = {}
     for name, values in rates.items():
         middle, low, high = ratio(values, rates[baseline])
-        spread = f"{min(values):,.0f}..{max(values):,.0f}"
+        ends = f"{min(values):,.0f}..{max(values):,.0f}"
         print(
-            f"  {name:28}{statistics.median(values):>10,.0f}  {spread:>17}  "
+            f"  {name:28}{statistics.median(values):>10,.0f}  {ends:>17}  "
             f"{middle:.2f} [{low:.2f}, {high:.2f}]"
         )
         rows[name] = {"samples": values, "ratio": [middle, low, high]}
@@ -128,5 +97,6 @@ def report(
 def save(path: Path | None, environment: dict[str, Any], tables: list[dict[str, Any]]) -> None:
     """Append one JSON line with all that was measured."""
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps({"environment": environment, "tables": tables}) + "\n")

@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.measure import environment, save
+from bench.environment import environment
+from bench.measure import save
 
 _MARGIN = 150_000_000
 _KINDS: dict[str, dict[str, Any]] = {
@@ -43,7 +44,7 @@ def main() -> None:
     if arguments.convert is not None:
         _convert(arguments.convert)
         return
-    machine, rows = environment(), {}
+    machine, rows = environment(arguments), {}
     side = int(math.sqrt(arguments.megapixels * 1e6))
     idle = 0
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as scratch:

@@ -23,11 +23,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from bench.engines_cuda import gpu
-from bench.measure import environment, ratio, save
+from bench.environment import environment, facts
+from bench.measure import ratio, save, spread
 from bench.sets import Sets
 from bench.training import train_in_pairs
 
@@ -37,8 +38,8 @@ def main() -> None:
     if "RANK" in os.environ:
         print(json.dumps(_rank(arguments)))
         return
-    machine = environment() | gpu()
-    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    machine = environment(arguments)
+    print(facts(machine))
     with tempfile.TemporaryDirectory(prefix="bench-ranks-") as scratch:
         arguments.workers = 2
         place = Sets(arguments, Path(scratch)).dataset("raw256")
@@ -70,10 +71,10 @@ def _arguments() -> argparse.Namespace:
 
 def _compare(arguments: argparse.Namespace, place: Path, ranks: int) -> dict[str, Any]:
     """Run the ranks; prints and returns their table."""
-    results = _run(place, ranks)
+    results = _run(arguments, place, ranks)
     title = f"{arguments.model}, {ranks} x batch {arguments.batch}, {arguments.engine}"
     print(f"\n{title}: images/s of a rank")
-    print(f"  {'':8}{'cached':>9}  {'fed':>9}  ratio [90 % interval]")
+    print(f"  {'':8}{'cached':>9}  {'fed':>9}  ratio [{spread(arguments.rounds)}]")
     rows = {}
     for number, result in enumerate(results):
         cached, fed = result["cached"], result["fed"]
@@ -90,11 +91,14 @@ def _compare(arguments: argparse.Namespace, place: Path, ranks: int) -> dict[str
     return {"title": title, "unit": "images/s", "rows": rows, "seen_once": len(seen)}
 
 
-def _run(place: Path, ranks: int) -> list[dict[str, Any]]:
+def _run(arguments: argparse.Namespace, place: Path, ranks: int) -> list[dict[str, Any]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, "-m", "bench.ranks", str(place), *sys.argv[2:]]
+    words = [sys.executable, "-m", "bench.ranks", str(place)]
+    for option in ("device", "model", "engine", "tier", "batch", "rounds", "steps"):
+        value = getattr(arguments, option)
+        words += [] if value is None else [f"--{option}", str(value)]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     processes = [
         subprocess.Popen(
@@ -105,10 +109,16 @@ def _run(place: Path, ranks: int) -> list[dict[str, Any]]:
         )
         for rank in range(ranks)
     ]
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise SystemExit("a rank failed, see above")
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
+    with ThreadPoolExecutor(ranks) as pool:
+        done = [pool.submit(process.communicate) for process in processes]
+        try:
+            for _ in as_completed(done):
+                if any(process.returncode for process in processes):
+                    raise SystemExit("a rank failed, see above")
+        finally:  # the others would wait for it
+            for process in processes:
+                process.kill()
+    return [json.loads(future.result()[0].splitlines()[-1]) for future in done]
 
 
 # What follows runs in a rank's process.

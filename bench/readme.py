@@ -12,7 +12,18 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bench.figures import SETS, Result, load, markdown, newest, paragraphs, times
+from bench.figures import (
+    SETS,
+    Result,
+    load,
+    machines,
+    markdown,
+    missing,
+    newest,
+    paragraphs,
+    rounds,
+    times,
+)
 from bench.measure import ratio
 from bench.readme_gpu import on_gpu
 from bench.tuner import ENOUGH, TITLE
@@ -52,7 +63,6 @@ def render(results: list[Result]) -> str:
 
 def _engines(results: list[Result]) -> str:
     """Fastdata's fastest engine to every peer, on each set."""
-
     tables = _compared(results)
     sets = [one for one in SETS if one in tables]
     if not sets:
@@ -60,7 +70,11 @@ def _engines(results: list[Result]) -> str:
     peers: dict[str, dict[str, str]] = {}
     for one in sets:
         rows = tables[one].table["rows"]
-        ours = [title for title in rows if _ours(title) and "antialias" not in title]
+        ours = [
+            title
+            for title, row in rows.items()
+            if _ours(title) and "antialias" not in title and _as_it_should_be(row)
+        ]
         best = max(ours, key=lambda title: statistics.median(rows[title]["samples"]))
         for title, row in rows.items():
             if not _ours(title) and not title.startswith("bound") and _as_it_should_be(row):
@@ -68,12 +82,17 @@ def _engines(results: list[Result]) -> str:
                 peers.setdefault(title, {})[one] = times(to_it)
     header = ["fastdata to", *(SETS[one] for one in sets)]
     table = [[title, *(found.get(one, "") for one in sets)] for title, found in peers.items()]
-    newest = max((tables[one] for one in sets), key=lambda result: result.environment["date"])
+    chosen = {one: tables[one] for one in sets}
+    first = tables[sets[0]]
+    words = first.table["title"].split(", ")
+    told = [word for word in words if word.endswith("workers") or word.startswith("batch")]
+    what = ["uint8", *told, rounds(chosen.values()), first.source, machines(chosen)]
     return paragraphs(
         "`bench.engines`: images/s of fastdata's fastest engine to each peer as its documentation "
         "sets it up (random resized crop of 224, at 32x32 a flip; what else differs stands in its "
-        f"output), {newest.machine}:",
+        f"output), {', '.join(filter(None, what))}:",
         markdown(header, table),
+        *missing(chosen),
     )
 
 
@@ -106,18 +125,17 @@ def _loading(results: list[Result]) -> str:
     )
     if not tables:
         return ""
-    names = {"orig": "originals", "s256": "short side 256", "32x32": "32x32 JPEGs"}
-    kept = [name for name in names if name in tables]
+    kept = [name for name in SETS if name in tables]
     rows: dict[str, list[str]] = {}
     for at, name in enumerate(kept):
         for title, row in tables[name].table["rows"].items():
             if title != base:
                 rows.setdefault(title, [""] * len(kept))[at] = times(row["ratio"])
-    header = [f"images/s to {base}", *(names[name] for name in kept)]
+    header = [f"images/s to {base}", *(SETS[name] for name in kept)]
     table = [[title, *cells] for title, cells in rows.items()]
-    return paragraphs(
-        f"`bench.loading`, uint8 batches, {tables[kept[-1]].machine}:", markdown(header, table)
-    )
+    chosen = {name: tables[name] for name in kept}
+    what = f"`bench.loading`, uint8 batches, {rounds(chosen.values())}, {machines(chosen)}:"
+    return paragraphs(what, markdown(header, table))
 
 
 def _conversion(results: list[Result]) -> str:
@@ -142,11 +160,7 @@ def _conversion(results: list[Result]) -> str:
 
 def _ladder(results: list[Result]) -> str:
     """The newest ladder on each GPU, and the newest without one."""
-    ladders = {
-        one.environment.get("gpu", "none"): one
-        for one in results
-        if one.table["title"].startswith("The ladder")
-    }
+    ladders = {one.gpu: one for one in results if one.table["title"].startswith("The ladder")}
     alone = ladders.pop("none", None)
     return "\n".join(_rungs(one) for one in [*ladders.values(), alone] if one is not None)
 
@@ -157,7 +171,7 @@ def _rungs(ladder: Result) -> str:
         f"`bench.ladder`, {ladder.machine}: training on the GPU; images/s, share of the rate on a "
         "cached batch, and the GPU's utilisation:"
     )
-    if ladder.environment.get("gpu", "none") == "none":
+    if ladder.gpu == "none":
         what = (
             f"`bench.ladder` without a GPU, {ladder.machine}: a small CNN trains on one core, "
             "which the loader uses, too; images/s, and share of its rate on a cached batch:"
@@ -224,17 +238,20 @@ def _tuner(results: list[Result]) -> list[str]:
     setups: dict[str, dict[str, Any]] = {}  # GPU -> set-up -> its newest row
     for one in results:
         if one.table["title"].startswith(TITLE):
-            gpu = one.environment.get("gpu", "none")
-            setups.setdefault(gpu, {}).update(one.table["rows"])
+            setups.setdefault(one.gpu, {}).update(one.table["rows"])
     lines = []
     for gpu, rows in setups.items():
         good = sum(row["reached"] >= ENOUGH for row in rows.values())
         error = statistics.median(abs(error) for row in rows.values() for error in row["errors"])
         where = "" if gpu == "none" else f" on a machine with {gpu}"
+        default = ""
+        if all("default_reached" in row for row in rows.values()):
+            count = sum(row["default_reached"] >= ENOUGH for row in rows.values())
+            default = f" (make_loader by itself in {count})"
         lines.append(
             f"`fastdata tune` came within {1 - ENOUGH:.0%} of the best of an exhaustive grid "
-            f"in {good} of {len(rows)} set-ups{where}, and its predictions were off by {error:.0%} "
-            "(median; `bench.tuner`)"
+            f"in {good} of {len(rows)} set-ups{where}{default}, and its predictions were off by "
+            f"{error:.0%} (median; `bench.tuner`)"
         )
     return lines
 
@@ -286,8 +303,9 @@ def _memory(results: list[Result]) -> list[str]:
 def _scanning(results: list[Result]) -> list[str]:
     tables = newest(results, lambda table: "one" if table["title"] == "scanning" else None)
     return [
-        f"{row['files']:,} files are scanned and planned in {row['seconds']:.0f} s and "
-        f"{row['megabytes']:.0f} MB (`bench.scanning`)"
+        f"{row['files']:,} files, hard links to a few whose names the kernel has in memory, are "
+        f"scanned and planned in {row['seconds']:.0f} s and {row['megabytes']:.0f} MB "
+        "(`bench.scanning`)"
         for row in (one.table["rows"] for one in tables.values())
     ]
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from bench.figures import SETS, Result, markdown, newest, paragraphs
+from bench.figures import (
+    SETS,
+    Result,
+    machines,
+    markdown,
+    missing,
+    newest,
+    paragraphs,
+    rounds,
+)
 from bench.measure import ratio
 
 __all__ = ["on_gpu"]
@@ -45,9 +54,11 @@ def _loading(results: list[Result]) -> str:
             rows.setdefault(title, {})[one] = f"{rate:,.0f} ({cpu:.2g})"
     header = ["images/s (CPU s per 10,000)", *(SETS[one] for one in sets)]
     table = [[title, *(found.get(one, "") for one in sets)] for title, found in rows.items()]
+    chosen = {one: tables[one] for one in sets}
     what = tables[sets[-1]].table["title"].partition(": ")[2].removeprefix(f"{_LOADING}, ")
+    words = [what, rounds(chosen.values()), tables[sets[-1]].source, machines(chosen)]
     return paragraphs(
-        f"`bench.engines --device cuda`, {what}, {tables[sets[-1]].machine}:",
+        f"`bench.engines --device cuda`, {', '.join(filter(None, words))}:",
         markdown(header, table),
         "`synthetic` copies a batch within the GPU's memory. `direct` has the dataset there, "
         "`direct:host` in the page cache. `dali_files` is DALI's own file reader with random "
@@ -55,6 +66,7 @@ def _loading(results: list[Result]) -> str:
         "`dali:coarse` and `dali_files` do not interpolate colours, `dali` and `dali_files:fancy` "
         "do.",
         *_beside_others(sets, tables),
+        *missing(chosen),
     )
 
 
@@ -95,7 +107,7 @@ def _training(results: list[Result]) -> str:
     table = [[title, *(found.get(model, "") for model in models)] for title, found in rows.items()]
     return paragraphs(
         "Training on these batches (bf16, channels_last): images/s, and share of the rate on a "
-        "cached batch:",
+        f"cached batch, {machines(tables)}:",
         markdown(["", *models], table),
     )
 

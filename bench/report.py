@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.environment import facts
 from bench.measure import save
 from bench.plots import write_page
 from fastdata.files import write_whole
 
-__all__ = ["OUT", "Table", "facts", "publish"]
+__all__ = ["OUT", "Table", "publish"]
 
 OUT = Path("bench-report")
 
@@ -54,12 +55,6 @@ class Table(NamedTuple):
         return "\n".join([*parts, "</table>", *notes])
 
 
-def facts(machine: dict[str, Any]) -> str:
-    """A line on what the figures depend on."""
-    named = {key: value for key, value in machine.items() if key not in ("versions", "peers")}
-    return ", ".join(f"{key} {value}" for key, value in named.items())
-
-
 def publish(
     out: Path,
     name: str,
@@ -74,7 +69,7 @@ def publish(
         out: a folder, made where there is none.
         name: of the files.
         title: of the page.
-        machine: of bench.measure.environment.
+        machine: of bench.environment.
         results: all that was measured, with every sample.
         parts: tables, and plots as SVG, in the order of the page.
     """

@@ -33,10 +33,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.cold import Cache
-from bench.engines_cuda import gpu
-from bench.measure import environment, interleave, ratio
+from bench.environment import environment, facts
+from bench.measure import interleave, ratio, spread
 from bench.plots import Bar, bars
-from bench.report import OUT, Table, facts, publish
+from bench.report import OUT, Table, publish
 from fastdata.registry import ENGINES, WRITERS
 
 _FORMATS = ("folder", *WRITERS)
@@ -46,7 +46,7 @@ _TRIAL_SECONDS = 0.2
 
 def main() -> None:
     arguments = _arguments()
-    machine = environment() | (gpu() if arguments.device == "cuda" else {})
+    machine = environment(arguments)
     print(facts(machine))
     with tempfile.TemporaryDirectory(prefix="bench-run-") as scratch:
         source = arguments.src or _draw(Path(scratch) / "images", arguments.images)
@@ -202,8 +202,9 @@ def _load_tables(
         for name, row in loads.items()
         for cache in ("warm", "cold")
     }
+    ends = spread(len(rates[base, "warm"]))
     header = [
-        "format, engine", "warm, images/s", f"to {base} [90 %]", "cold, images/s",
+        "format, engine", "warm, images/s", f"to {base} [{ends}]", "cold, images/s",
         "CPU s / 1,000", "memory, MB", "start, s", "first batch, s", "epoch, s", "90 epochs, s",
     ]  # fmt: skip
     rows, shown = [], {"warm": [], "cold": []}

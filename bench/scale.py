@@ -31,9 +31,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.measure import environment, interleave
+from bench.environment import environment, facts
+from bench.measure import interleave
 from bench.plots import lines
-from bench.report import OUT, Table, facts, publish
+from bench.report import OUT, Table, publish
 from bench.scanning import link_images
 
 _LEAST = 1000
@@ -58,7 +59,7 @@ class Point(NamedTuple):
 
 def main() -> None:
     arguments = _arguments()
-    machine = environment()
+    machine = environment(arguments)
     print(facts(machine))
     parts: list[Table | str] = []
     results = []

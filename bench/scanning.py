@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.measure import environment, save
+from bench.environment import environment
+from bench.measure import save
 
 _CLASSES = 1000
 _LINKS = 30_000  # of one file; ext4 allows 65,000
@@ -34,7 +35,7 @@ def main() -> None:
     if arguments.measure:
         _measure(arguments.src)
         return
-    machine = environment()
+    machine = environment(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-scanning-") as scratch:
         folder = Path(scratch) / "source"
         link_images(arguments.src, folder, Path(scratch), arguments.files)

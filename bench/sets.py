@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-from bench.loading import image_folder
 from bench.outputs import link_classes
 from bench.peers.common import RAW_SETS
 
@@ -31,8 +30,8 @@ class Sets:
         made = self.scratch / f"{name}-folder"
         if made.exists():
             return made
-        base = {"t32": "32x32", "raw32": "32x32", "raw256": "s256"}.get(name, name)
-        source = image_folder(self._src, base, self.scratch)
+        base = {"raw32": "t32", "raw256": "s256"}.get(name, name)
+        source = _image_folder(self._src, base, self.scratch)
         files = sorted(file for file in source.glob("*/*") if file.is_file())
         if not files:
             raise SystemExit(f"{self._src}: expected class folders with images in them")
@@ -70,6 +69,24 @@ class Sets:
         """Remove all that was made of a set."""
         for made in self.scratch.glob(f"{name}-*"):
             shutil.rmtree(made) if made.is_dir() else made.unlink()
+
+
+def _image_folder(src: Path, base: str, scratch: Path) -> Path:
+    """The folder to measure: SRC, or its images made smaller by the converter's own scaling."""
+    if base == "orig":
+        return src
+    from fastdata import convert, open_dataset
+
+    made = scratch / f"{base}-source"
+    size = {"resize": 256} if base == "s256" else {"size": 32}
+    convert(src, made, shuffle=False, **size)
+    folder = scratch / base
+    with open_dataset(made) as dataset:
+        for i, label in enumerate(dataset.labels.tolist()):
+            place = folder / dataset.classes[label]
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{i:06d}.jpg").write_bytes(dataset.read(i))
+    return folder
 
 
 class _CheckSets(Sets):

@@ -35,7 +35,7 @@ class Brief(NamedTuple):
 _ALL = (
     Brief("engines", "--peers none --engines workers --sets t32 --rounds 1 --seconds 0.2 "
           "--images 1200"),
-    Brief("loading", "--rounds 1 --seconds 0.2 --sources 32x32 --formats memmap"),
+    Brief("loading", "--rounds 1 --seconds 0.2 --sets t32 --images 1200 --formats memmap"),
     Brief("run", "--rounds 1 --seconds 0.2 --formats memmap --engines gather", folder=True),
     Brief("ladder", "--device cpu --images 150 --steps 2 --seconds 0.2 --batch 8 "
           "--rungs memmap+gather", folder=True),

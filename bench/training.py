@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["train_in_pairs"]
+__all__ = ["ready_batches", "train_in_pairs"]
 
 _LEAD_STEPS = 10  # before each stretch, not timed
+_FINISHED = 2  # batches, at most, that an engine of fastdata's has on the device already
 
 
 def train_in_pairs(
@@ -20,7 +21,6 @@ def train_in_pairs(
     batch: int,
     rounds: int,
     steps: int,
-    lead: int = 0,
     meet: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
     """Images/s of a cached batch and of the loader's batches: ``cached`` and ``fed``, one a round.
@@ -30,7 +30,6 @@ def train_in_pairs(
         loader: is iterated epoch after epoch.
         device: torch.device of the batches.
         batch, rounds, steps: images of a batch, pairs, and steps of a stretch.
-        lead: batches that the loader may have made ready, which must not count.
         meet: called before the clock starts, where ranks wait for each other.
     """
     import torch
@@ -40,7 +39,7 @@ def train_in_pairs(
     fed = itertools.chain.from_iterable(itertools.repeat(loader))
     images, labels = (tensor.clone() for tensor in next(fed))
     sources = {"cached": itertools.repeat((images, labels)), "fed": fed}
-    leads = {"cached": _LEAD_STEPS, "fed": _LEAD_STEPS + lead}
+    ready = ready_batches(loader)
 
     def train(batches: Iterator[Any], count: int) -> None:
         for pixels, classes in itertools.islice(batches, count):
@@ -57,7 +56,10 @@ def train_in_pairs(
     found: dict[str, list[float]] = {"cached": [], "fed": []}
     for turn in range(rounds):
         for key in list(sources)[:: 1 if turn % 2 == 0 else -1]:
-            train(sources[key], leads[key])
+            if key == "fed":
+                for _ in itertools.islice(fed, ready):  # made during the other stretch
+                    pass
+            train(sources[key], _LEAD_STEPS)
             meet()
             wait()
             started = time.perf_counter()
@@ -65,3 +67,14 @@ def train_in_pairs(
             wait()
             found[key].append(steps * batch / (time.perf_counter() - started))
     return found
+
+
+def ready_batches(loader: Any) -> int:
+    """How many batches a DataLoader, or a loader of fastdata's, may have made ready while nobody
+    asked: they are no measure of how fast it makes them. Steps would not use them up, because
+    others are made meanwhile; whoever measures takes them first."""
+    if not hasattr(loader, "carrier"):
+        return loader.num_workers * (loader.prefetch_factor or 0)
+    engine = loader.carrier
+    workers = engine.num_workers if loader.engine == "workers" else 1
+    return workers * (engine.prefetch_factor or 1) + _FINISHED

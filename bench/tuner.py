@@ -7,9 +7,10 @@
 SRC is a folder of photographs with a folder per class. A set-up is a format of them, the rate of a
 step, and the CPUs that may be used; each runs in a process of its own, bound to its CPUs. There the
 tuner chooses first. Then every engine, number of workers and prefetch of a grid is run beside the
-others, in interleaved rounds; and last the best three of the grid beside the tuner's choice, in
-rounds of their own, because the best of many noisy figures is too good. The step takes the time
-that its rate says and none of the CPU, as a GPU's would: it sleeps, or on CUDA keeps the GPU busy.
+others, in interleaved rounds; and last the best three of the grid beside the tuner's choice and
+make_loader's own, in rounds of their own, because the best of many noisy figures is too good. The
+step takes the time that its rate says and none of the CPU, as a GPU's would: it sleeps, or on CUDA
+keeps the GPU busy.
 
 Each set-up is saved as soon as it is measured, so the others may be left to another run.
 """
@@ -28,8 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.engines_cuda import gpu
-from bench.measure import environment, ratio, save
+from bench.environment import environment, facts
+from bench.measure import ratio, save
 from bench.sets import Sets
 
 __all__ = ["ENOUGH", "TITLE"]
@@ -46,7 +47,7 @@ _SETUPS = {  # name -> set, format, step's rate (0: none, as fast as it goes), s
 }
 _FINALISTS = 3
 ENOUGH = 0.95  # of the best of the grid
-TITLE = "tuner beside a grid: "  # of a set-up's table, before its name
+TITLE = "tuner beside a grid"  # of a set-up's table, before its name
 
 
 def main() -> None:
@@ -54,8 +55,8 @@ def main() -> None:
     if arguments.one is not None:
         _one_setup(arguments)
         return
-    machine = environment() | (gpu() if arguments.device == "cuda" else {})
-    print(", ".join(f"{key} {value}" for key, value in machine.items() if key != "versions"))
+    machine = environment(arguments)
+    print(facts(machine))
     rows, end = [], time.monotonic() + arguments.limit
     with tempfile.TemporaryDirectory(prefix="bench-tuner-") as scratch:
         sets = Sets(arguments, Path(scratch))
@@ -66,8 +67,11 @@ def main() -> None:
             kind, to, _, _ = _SETUPS[name]
             data = sets.folder(kind) if to == "folder" else sets.dataset(kind, to)
             row = _measured(arguments, name, data)
+            if row is None:
+                print(f"{name}: failed, see above")
+                continue
             _show(name, row)
-            save(arguments.json, machine, [{"title": f"{TITLE}{name}", "rows": {name: row}}])
+            save(arguments.json, machine, [{"title": f"{TITLE}: {name}", "rows": {name: row}}])
             rows.append(row)
     reached = sum(row["reached"] >= ENOUGH for row in rows)
     errors = [abs(error) for row in rows for error in row["errors"]]
@@ -98,8 +102,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str, Any]:
-    """One set-up, by a process that may use its share of the CPUs."""
+def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str, Any] | None:
+    """One set-up, by a process that may use its share of the CPUs; None where that fails."""
     cpus = sorted(os.sched_getaffinity(0))
     cpus = cpus[: max(1, int(_SETUPS[name][3] * len(cpus)))]
     command = [sys.executable, "-W", "ignore", "-m", "bench.tuner", str(data), "--one", name]
@@ -109,11 +113,10 @@ def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str,
         command,
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
+        check=False,
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
     )
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
 def _one_setup(arguments: argparse.Namespace) -> None:
@@ -139,13 +142,15 @@ def _one_setup(arguments: argparse.Namespace) -> None:
         profile.setting["engine"],
         profile.setting["num_workers"],
         profile.setting["prefetch_factor"],
+        tuple(profile.setting["engine_options"].items()),
     )
+    default = subject.incumbent()
     grid = {
         Candidate("data", engine, workers, prefetch)
         for engine in subject.engines
         for workers in _counts(engine, len(os.sched_getaffinity(0)))
         for prefetch in map(int, arguments.prefetch.split(","))
-    } | {chosen}
+    } | {chosen, default}
     pools = Pools([subject])
 
     def run(candidates: list[Candidate], rounds: int) -> dict[Candidate, Trial]:
@@ -162,12 +167,14 @@ def _one_setup(arguments: argparse.Namespace) -> None:
         pools.start(list(grid))
         trials = run(sorted(grid, key=lambda one: one.words()), arguments.rounds)
         ranked = sorted(grid, key=lambda one: -statistics.median(trials[one].rates))
-        finalists = run(list(dict.fromkeys([*ranked[:_FINALISTS], chosen])), 2 * arguments.rounds)
+        last = dict.fromkeys([*ranked[:_FINALISTS], chosen, default])
+        finalists = run(list(last), 2 * arguments.rounds)
     finally:
         pools.close()
         subject.close()
     best = max(finalists, key=lambda one: statistics.median(finalists[one].rates))
     reached = ratio(finalists[chosen].rates, finalists[best].rates)
+    by_default = ratio(finalists[default].rates, finalists[best].rates)
     row = {
         "cpus": len(os.sched_getaffinity(0)),
         "cells": len(grid),
@@ -175,6 +182,9 @@ def _one_setup(arguments: argparse.Namespace) -> None:
         "chosen_rates": finalists[chosen].rates,
         "best": best.words(),
         "best_rates": finalists[best].rates,
+        "default": default.words(),
+        "default_rates": finalists[default].rates,
+        "default_reached": by_default[0],
         "reached": reached[0],
         "reached_interval": reached[1:],
         "grid": {one.words(): trial.rates for one, trial in trials.items()},
@@ -226,7 +236,8 @@ def _show(name: str, row: dict[str, Any]) -> None:
         f"\n{name} ({row['cpus']} CPUs, {row['cells']} cells, load {row['load']:.1f})\n"
         f"  tuner  {row['chosen']:38}{statistics.median(row['chosen_rates']):>10,.0f} samples/s\n"
         f"  grid   {row['best']:38}{statistics.median(row['best_rates']):>10,.0f}\n"
-        f"  reached {row['reached']:.1%} [{low:.1%}, {high:.1%}]; errors {errors}; "
+        f"  reached {row['reached']:.1%} [{low:.1%}, {high:.1%}], "
+        f"{row['default_reached']:.1%} by default ({row['default']}); errors {errors}; "
         f"{row['budget_seconds']:.0f} s of budget, {row['tuner_seconds']:.0f} s in all\n"
         f"  {row['verdict']}",
         flush=True,

@@ -22,7 +22,7 @@ from fastdata.machine import cpu_quota, environment_count, memory_limit
 
 __all__ = ["Profile", "environment", "profile_path"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Profile:
         prediction_error: median over the trials of ``|predicted / measured - 1|``; None where
             nothing was tried.
         verdict: one sentence.
+        convert_to: the one of ``formats`` that the verdict says to convert to, as it was given;
+            None: that is not worth it, no other format was given, or neither step nor target.
         findings: what is wrong, the most important first: dictionaries with ``code`` and
             ``words``; empty where nothing is.
         not_measured: what could not be measured here -> why.
@@ -68,6 +70,7 @@ class Profile:
     ceiling: float | None = None
     share: float | None = None
     prediction_error: float | None = None
+    convert_to: str | None = None
     findings: list[dict[str, str]] = field(default_factory=list)
     not_measured: dict[str, str] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -154,6 +157,8 @@ def _problem(found: Any) -> str | None:
         count = found["setting"].get(name)
         if count is not None and (not isinstance(count, int) or count < 0):
             return f"{name} is {count!r}"
+    if not isinstance(found["convert_to"], str | None):
+        return f"convert_to is {found['convert_to']!r}"
     if not isinstance(found["setting"].get("engine", ""), str):
         return f"engine is {found['setting']['engine']!r}"
     if not isinstance(found["setting"].get("engine_options", {}), dict):

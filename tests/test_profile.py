@@ -148,7 +148,7 @@ def test_an_engine_that_cannot_do_it_any_more_gives_way(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"{}", b'{"version": 1}', b'{"version": 99}', b"\xff\xfe\x00", b"null"],
+    [b"", b"{", b"[]", b"{}", b'{"version": 2}', b'{"version": 99}', b"\xff\xfe\x00", b"null"],
 )
 def test_a_broken_file_never_fails_a_training(
     content: bytes, profile: Profile, packed: Path, caplog: pytest.LogCaptureFixture

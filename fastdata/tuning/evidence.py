@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -12,18 +13,31 @@ from fastdata.tuning.candidates import Space
 from fastdata.tuning.found import Found, space_of
 from fastdata.tuning.gpu import why_not_watched
 from fastdata.tuning.trials import Trial, interval
-from fastdata.tuning.verdict import findings_of, limits_of, repaid, sentence_of, worker_stages
+from fastdata.tuning.verdict import (
+    findings_of,
+    limits_of,
+    repaid,
+    sentence_of,
+    worker_stages,
+    worth_it,
+)
 
 __all__ = ["profile_of"]
 
 
-def profile_of(found: Found, setting: dict[str, Any], work: dict[str, Any]) -> Profile:
+def profile_of(
+    found: Found,
+    setting: dict[str, Any],
+    work: dict[str, Any],
+    formats_given: Sequence[str] = (),
+) -> Profile:
     """The profile of a search.
 
     Args:
         found: its result.
         setting: the arguments of what was chosen.
         work: what was tuned, see :class:`Profile`.
+        formats_given: what the subjects after the first one were called by who gave them.
     """
     rate, ceiling = found.rate, found.ceiling
     share = None if ceiling is None else min(1.0, rate.middle / ceiling)
@@ -36,6 +50,7 @@ def profile_of(found: Found, setting: dict[str, Any], work: dict[str, Any]) -> P
         names = [top, *others] if found.keeps_up else [*others, top]
     errors = [abs(trial.error) for trial in found.trials if trial.error is not None]
     formats = _formats(found)
+    other = worth_it(found, formats)
     findings = findings_of(found, space, names[0], share)
     return Profile(
         setting=setting,
@@ -48,7 +63,8 @@ def profile_of(found: Found, setting: dict[str, Any], work: dict[str, Any]) -> P
         limit=names[0],
         next_limit=names[1] if len(names) > 1 else "nothing known",
         prediction_error=statistics.median(errors) if errors else None,
-        verdict=sentence_of(found, space, names, share, formats),
+        verdict=sentence_of(found, space, names, share, other),
+        convert_to=None if other is None else formats_given[formats.index(other)],
         findings=findings,
         not_measured=_not_measured(found, space),
         work=work,

@@ -110,7 +110,10 @@ def tune(
         search = Search(subjects, step=step, target_rate=target_rate, budget=budget, report=say)
         found = search.run()
         profile = profile_of(
-            found, subjects[0].arguments(found.chosen), work_of(subjects[0].settings)
+            found,
+            subjects[0].arguments(found.chosen),
+            work_of(subjects[0].settings),
+            [os.fspath(each) for each in formats],
         )
     if save:
         say(f"kept in {profile.save()}")

@@ -9,7 +9,7 @@ from fastdata.tuning.candidates import Space
 from fastdata.tuning.found import ENOUGH, GAIN, Found, space_of
 from fastdata.tuning.probes import COLD, PIN, RECEIVE, TO_DEVICE
 
-__all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages"]
+__all__ = ["findings_of", "limits_of", "repaid", "sentence_of", "worker_stages", "worth_it"]
 
 _THREADS = 1.25  # threads that a sample keeps busy: more than its own
 _SLOW_SHARE = 0.1  # of the time that slow samples take before they are worth a word
@@ -52,7 +52,7 @@ def sentence_of(
     space: Space,
     names: list[str],
     share: float | None,
-    formats: list[dict[str, Any]],
+    other: dict[str, Any] | None,
 ) -> str:
     """The verdict: what holds the training, at which share of its ceiling, and what to do.
 
@@ -61,7 +61,7 @@ def sentence_of(
         space: of the chosen setting.
         names: what limits, the first one first.
         share: of the ceiling; None without one.
-        formats: rows of other formats, see :mod:`fastdata.tuning.evidence`.
+        other: the row of the format to convert to, see :func:`worth_it`.
     """
     change = _change(found)
     if share is None:
@@ -82,12 +82,26 @@ def sentence_of(
         kind = "step-bound" if found.step is not None else "on target"
         return f"{kind}: the loader keeps up, at {share:.0%} of {what}; {change}"
     sentence = f"data-bound: {_where(names[0], found, space)} holds you at {share:.0%} of {what}"
-    better = [one for one in formats if one["gain"] is not None and one["gain"][1] > 1 + GAIN]
-    if better:
-        one = max(better, key=lambda each: each["rate"])
-        lifts = min(1.0, one["rate"] / (found.ceiling or one["rate"]))
-        return f"{sentence}; converting to {one['name']} lifts it to {lifts:.0%}, {one['repaid']}"
+    if other is not None:
+        lifts = min(1.0, other["rate"] / (found.ceiling or other["rate"]))
+        return (
+            f"{sentence}; converting to {other['name']} lifts it to {lifts:.0%}, {other['repaid']}"
+        )
     return f"{sentence}; {change}"
+
+
+def worth_it(found: Found, formats: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The row of the format to convert to; None where the loader keeps up, nobody knows what with,
+    or no format is faster beyond doubt.
+
+    Args:
+        found: the search's result.
+        formats: rows of other formats, see :mod:`fastdata.tuning.evidence`.
+    """
+    if found.ceiling is None or found.keeps_up:
+        return None
+    better = [one for one in formats if one["gain"] is not None and one["gain"][1] > 1 + GAIN]
+    return max(better, key=lambda each: each["rate"], default=None)
 
 
 def _where(name: str, found: Found, space: Space) -> str:

@@ -9,6 +9,14 @@ from typing import Any
 from bench import readme
 from bench.figures import load
 
+MACHINE: dict[str, Any] = {
+    "date": "2026-02-01",
+    "cpus": 2,
+    "cpu": "B",
+    "python": "3.12",
+    "versions": {"torch": "2.11", "torchvision": "0.26"},
+}
+
 
 def test_figures_are_those_of_the_results() -> None:
     expected = readme.render(load(readme.RESULTS))
@@ -54,10 +62,8 @@ def test_gpus_have_tables_of_their_own(tmp_path: Path) -> None:
         "title": "s256: resnet18 fed to cached",
         "rows": {"dali": {"fed": [12_000.0], "ratio": [0.975, 0.97, 0.98]}},
     }
-    environment = {"date": "2026-02-01", "gpu": "GPU A", "cpus": 16, "cpu": "B", "python": "3.12"}
-    versions = {"versions": {"torch": "2.11", "torchvision": "0.26"}}
     tables = [loading, training, ranks(1, 0.996), ranks(2, 0.985)]
-    run = {"environment": environment | versions, "tables": tables}
+    run = {"environment": MACHINE | {"gpu": "GPU A", "cpus": 16}, "tables": tables}
     (tmp_path / "a.json").write_text(json.dumps(run))
     text = readme.render(load(tmp_path))
     assert "| dali | 25,000 (3.2) |" in text
@@ -67,14 +73,54 @@ def test_gpus_have_tables_of_their_own(tmp_path: Path) -> None:
     assert "one alone at 99.6%" in text
 
 
+def test_who_is_missing_is_named_with_the_reason(tmp_path: Path) -> None:
+    def table(name: str, missing: dict[str, str]) -> dict[str, Any]:
+        figures = {"samples": [1.0], "reference_to_it": [1, 1, 1]}
+        row = figures | {"first_batch_seconds": [[1.0, 0.1]]}
+        rows = {"fastdata workers": row, "other": row}
+        return {"title": f"{name}: images/s, 2 workers", "rows": rows, "missing": missing}
+
+    tables = [
+        table("orig", {"A": "not installed", "B": "not installed", "C": "it failed"}),
+        table("s256", {"A": "not installed", "B": "not installed"}),
+    ]
+    (tmp_path / "a.json").write_text(json.dumps({"environment": MACHINE, "tables": tables}))
+    text = readme.render(load(tmp_path))
+    assert (
+        "Not measured: A, B (originals, short side 256): not installed; C (originals): it failed.\n"
+    ) in text
+
+
+def test_tables_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
+    def run(cpus: int, date: str, name: str, commit: str) -> dict[str, Any]:
+        row = {"samples": [2.0], "ratio": [2.0, 1.0, 3.0]}
+        base = "ImageFolder + DataLoader"
+        rows = {base: row, f"fastdata on {cpus}": row}
+        environment = MACHINE | {"cpus": cpus, "date": date, "commit": commit}
+        return {
+            "environment": environment,
+            "tables": [{"title": f"{name}: images/s", "baseline": base, "rows": rows}],
+        }
+
+    runs = [
+        run(16, "2026-01-01", "s256", "aaa"),
+        run(2, "2026-01-02", "orig", "bbb"),
+        run(2, "2026-01-03", "t32", "ccc"),
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in runs))
+    text = readme.render(load(tmp_path))
+    assert "| fastdata on 2 | 2.0x (1.0 to 3.0) | 2.0x (1.0 to 3.0) |" in text
+    assert "on 16" not in text
+    assert "originals: 2 cores (B), Python 3.12, torch 2.11, torchvision 0.26, 2026-01-02" in text
+    assert "2026-01-03, commit ccc" in text
+
+
 def test_the_ladder_has_a_table_for_each_machine(tmp_path: Path) -> None:
     def run(date: str, gpu: str, model: str, rate: float, used: float | None) -> dict[str, Any]:
         fed = [{"rate": rate, "utilisation": used}]
         rows = {"memmap gather": {"models": {model: {"fed": fed, "share": [0.987, 0.9, 1.0]}}}}
-        environment = {"date": date, "gpu": gpu, "cpus": 16, "cpu": "B", "python": "3.12"}
-        environment["versions"] = {"torch": "2.11", "torchvision": "0.26"}
         return {
-            "environment": environment,
+            "environment": MACHINE | {"date": date, "gpu": gpu},
             "tables": [{"title": "The ladder, batch 8", "rows": rows}],
         }
 
@@ -118,10 +164,8 @@ def test_who_does_less_than_asked_is_no_peer(tmp_path: Path) -> None:
         "honest": row(100, outputs={"faults": []}),
         "hasty": row(900, outputs={"faults": ["half of its pixels"]}),
     }
-    environment = {"date": "2026-02-01", "cpus": 2, "cpu": "B", "python": "3.12"}
-    versions = {"versions": {"torch": "2.11", "torchvision": "0.26"}}
     table = {"title": "orig: images/s", "rows": rows}
-    run = {"environment": environment | versions, "tables": [table]}
+    run = {"environment": MACHINE, "tables": [table]}
     (tmp_path / "a.json").write_text(json.dumps(run))
     text = readme.render(load(tmp_path))
     assert "| honest | 3.0x" in text

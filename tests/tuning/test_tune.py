@@ -141,6 +141,8 @@ def test_a_format_is_converted_in_part_and_its_price_is_told(folder: Path, cache
     assert row["name"] == "memmap 48"
     assert row["convert_seconds"] > 0
     assert row["repaid"] == repaid(row["convert_seconds"], row["seconds_saved_an_epoch"])
+    advised = "converting to memmap 48" in profile.verdict
+    assert profile.convert_to == ("memmap:48" if advised else None)
     assert profile.work["identity"] == open_dataset(folder).identity  # the setting is the folder's
     engines = {space["engine"] for space in profile.evidence["spaces"]}
     assert {"workers", "gather"} <= engines

@@ -62,7 +62,8 @@ def found(
 
 
 def verdict(one: Found) -> str:
-    return profile_of(one, {"num_workers": one.chosen.workers}, WORK).verdict
+    formats = [subject.name for subject in one.subjects[1:]]
+    return profile_of(one, {"num_workers": one.chosen.workers}, WORK, formats).verdict
 
 
 def codes(one: Found) -> list[str]:
@@ -110,6 +111,10 @@ def test_a_conversion_that_lifts_it_is_in_the_sentence() -> None:
         "data-bound: decode on 8 CPUs holds you at 38% of the CPU step's own rate; converting to "
         "memmap 256 lifts it to 99%, repaid after 0.4 epochs"
     )
+    assert profile_of(one, {}, WORK, ["memmap:256"]).convert_to == "memmap:256"
+    trial.rates = [1150.0] * 3  # no gain to speak of
+    assert "converting" not in verdict(one)
+    assert profile_of(one, {}, WORK, ["memmap:256"]).convert_to is None
 
 
 def test_without_a_ceiling_no_share_is_claimed() -> None:
