@@ -25,6 +25,8 @@ def held_signals() -> Iterator[None]:
     An exception that a handler raises may come just after a lock was taken and before anybody is
     to release it: in threading's conditions, and so in its events, queues and futures, and where
     a thread is started. Whoever needs that lock then waits for ever.
+
+    A process that is forked within leaves an interrupt, which a terminal sends to all, to this one.
     """
     if threading.current_thread() is not threading.main_thread():  # the only one that handles any
         yield
@@ -37,7 +39,7 @@ def held_signals() -> Iterator[None]:
     def hold(number: int, frame: Any) -> None:
         if os.getpid() == owner:
             came.append((number, frame))
-        else:  # a process that was forked within
+        elif number != signal.SIGINT:  # a process that was forked within
             handlers[number](number, frame)
 
     def deliver() -> None:

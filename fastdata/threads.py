@@ -32,11 +32,17 @@ class Threads:
         """
         self._count = count
         mark = partial(setattr, _here, "ours", True)
-        self._pool = ThreadPoolExecutor(count, name, initializer=mark)
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(count, name, initializer=mark)
 
     def start(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Call ``work(*arguments)`` in one of the threads; see :func:`results`."""
+        """Call ``work(*arguments)`` in one of the threads; see :func:`results`.
+
+        Raises:
+            RuntimeError: they were closed.
+        """
         with held_signals():
+            if self._pool is None:
+                raise RuntimeError("these threads were closed")
             return self._pool.submit(work, *arguments)
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -57,7 +63,12 @@ class Threads:
     def close(self) -> None:
         """End the threads; what has not begun is cancelled, what has is waited for."""
         with held_signals():
-            self._pool.shutdown(wait=_may_wait(), cancel_futures=True)
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown(wait=_may_wait(), cancel_futures=True)
+            # Here, and not somewhere behind: its threads go in callbacks of weak references, in
+            # which an interrupt would be lost.
+            del pool
 
     def __enter__(self) -> Threads:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from PIL import Image
 os.environ["XDG_CACHE_HOME"] = "/dev/null/none"  # no test takes a profile of the user's
 if not Path("/dev/nvidiactl").exists():  # kernels run in Triton's interpreter, if this is set
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as who runs in the background inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -49,10 +49,9 @@ def stop(pid: int, finalizer: Callable[[Callable[[], None]], None]) -> None:
 
 def is_running(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_until_gone(pid: int) -> None:
@@ -132,10 +131,14 @@ def test_who_is_interrupted_may_ask_again(request: pytest.FixtureRequest) -> Non
     whom = threading.main_thread().ident
     interrupt = threading.Timer(0.2, signal.pthread_kill, [whom, signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt.start()
+
+    def wait() -> None:
+        interrupt.start()
+        pending.result()
+
     try:
         with pytest.raises(KeyboardInterrupt):
-            pending.result()
+            wait()
     finally:
         interrupt.join()
         signal.signal(signal.SIGINT, before)

@@ -226,7 +226,7 @@ def test_what_is_no_profile_is_refused(value: Any, packed: Path) -> None:
 def test_verifying_loads_for_a_moment_and_goes_back(
     profile: Profile, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastdata.tuned._VERIFY_SECONDS", 0.3)
+    monkeypatch.setattr("fastdata.tuned._VERIFY_SECONDS", 2.0)
     with load(packed, profile="verify", num_workers=0) as loader:
         assert "Not verified" in loader.explain()
     profile.save()
@@ -248,7 +248,7 @@ def test_verifying_says_when_the_loader_has_become_slower(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("fastdata.tuned._VERIFY_SECONDS", 0.3)
+    monkeypatch.setattr("fastdata.tuned._VERIFY_SECONDS", 2.0)
     replace(profile, loader_rate=1e12).save()
     with caplog.at_level(logging.WARNING), load(packed, profile="verify", num_workers=0) as loader:
         assert "Run fastdata tune again" in loader.explain()

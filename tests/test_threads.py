@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -80,6 +81,18 @@ def test_one_of_the_threads_may_close_them() -> None:
     while any(thread.name.startswith("closing") for thread in threading.enumerate()):
         assert time.monotonic() < ends
         time.sleep(0.001)
+
+
+def test_an_interrupt_while_threads_go_is_not_lost() -> None:
+    threads = Threads(1, "going")
+    results([threads.start(int)])
+    [thread] = [one for one in threading.enumerate() if one.name.startswith("going")]
+    # In a callback of a weak reference, where Python goes on after any exception.
+    gone = weakref.ref(thread, lambda reference: signal.raise_signal(signal.SIGINT))
+    del thread
+    with pytest.raises(KeyboardInterrupt):
+        threads.close()
+    assert gone() is None
 
 
 def test_an_error_keeps_nothing_of_the_work_beside_it() -> None:

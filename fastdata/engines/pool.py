@@ -53,9 +53,11 @@ def end_workers(loader: DataLoader[Any]) -> None:
     locks = [queue._notempty for queue in pool._index_queues]
     if hasattr(pool, "_pin_memory_thread"):
         locks.append(pool._data_queue.mutex)
+    locks.append(pool._workers_done_event._cond)  # shared with the workers, who look at it
     for lock in locks:
-        # An interrupt just after it was taken, before anybody was to release it, leaves it taken:
-        # what tells the workers to end would wait for it for ever.
+        # An interrupt just after it was taken, before anybody was to release it, leaves it taken,
+        # as does a worker that is killed while it has it: what tells the workers to end would wait
+        # for it for ever.
         lock.acquire(timeout=_LOCK_SECONDS)
         lock.release()
     pool._shutdown_workers()

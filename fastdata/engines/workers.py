@@ -7,6 +7,7 @@ collate, and one object to pass on for each batch.
 from __future__ import annotations
 
 import select
+import signal
 from collections.abc import Callable, Generator, Iterator
 from itertools import chain, cycle, islice, repeat
 from typing import Any
@@ -350,6 +351,10 @@ def _unchanged(batch: Any) -> Any:
 
 
 def _init_worker(worker: int) -> None:
+    # A terminal interrupts all processes. What becomes of it is for the training to say: it may
+    # end its workers, or go on with them to save what it has. Not SIG_IGN: programs that a
+    # transform starts would inherit that.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     cv2.setNumThreads(0)  # one process a core: OpenCV's own threads would only contend
 
 

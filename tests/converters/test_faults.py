@@ -29,6 +29,7 @@ from fastdata import (
     open_dataset,
 )
 from fastdata.manifest import STAGING
+from tests.converters.conftest import HANG_GUARD
 
 FORMATS = ("webdataset", "lmdb", "memmap")
 Digests = Callable[[Path], dict[str, str]]
@@ -139,7 +140,7 @@ def test_a_pipe_with_an_images_name_does_not_hang_the_conversion(
     source = make_folder({"ant": 2})
     os.mkfifo(source / "ant" / "pipe.jpg")
     process = start(source, tmp_path / "out", on_error="skip", workers=1)
-    _, errors = process.communicate(timeout=10)  # opening a pipe waits for a writer, for ever
+    _, errors = process.communicate(timeout=HANG_GUARD)  # opening one waits for a writer
     assert process.returncode == 0, errors
     assert len(open_dataset(tmp_path / "out")) == 2
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import pkgutil
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,13 +14,17 @@ import pytest
 from hypothesis import strategies as st
 from PIL import Image
 
-from converters.sources import dataset, folder, shards
+import converters
+import fastdata
 from fastdata import FastdataError
-from fastdata.decode import pillow, simplejpeg, turbojpeg
 
-# Hypothesis draws on the constants of all modules that are loaded: one that is loaded only in the
-# middle of a test makes what it draws irreproducible.
-LOADED = (dataset, folder, shards, pillow, simplejpeg, turbojpeg)
+# Hypothesis draws on the constants of all modules that are loaded: what it draws would depend on
+# which tests ran before in the same process, or on what a test loads in its middle.
+for package in (converters, fastdata):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):  # of what is not installed here
+                importlib.import_module(module.name)
 
 Edit = tuple[str, float, bytes]
 

@@ -42,7 +42,7 @@ def found(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     out = tmp_path_factory.mktemp("out")
     command = [sys.executable, str(PROGRAM), str(dataset), str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return {
         name: [json.loads((out / name / f"{rank}.json").read_text()) for rank in range(2)]

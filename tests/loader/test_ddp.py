@@ -35,7 +35,7 @@ def found(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, l
     out = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, str(PROGRAM), str(packed), str(out), *map(str, WORLDS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return {
         world: [

@@ -196,13 +196,14 @@ def test_an_interrupt_at_any_moment_of_the_start_leaves_no_processes(
     wait_until_gone(children() - before)
 
 
-def test_a_queue_whose_lock_an_interrupt_left_taken_does_not_hold_up_the_end(
+def test_locks_that_an_interrupt_or_a_killed_worker_left_taken_do_not_hold_up_the_end(
     packed: Path, before: set[int], children: Callable[[], set[int]]
 ) -> None:
     loader = make_loader(packed, 4, recipe=TRAIN, num_workers=2)
     next(iter(loader))
     for queue in loader.carrier._loader._iterator._index_queues:
         queue._notempty.acquire()
+    loader.carrier._loader._iterator._workers_done_event._cond.acquire()
     loader.close()
     assert not children() - before
 
@@ -233,6 +234,21 @@ def test_signals_are_held_only_by_who_holds_them() -> None:
         assert came == [signal.SIGUSR1] * 3
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_training_that_goes_on_after_control_c_keeps_its_workers(
+    method: str, packed: Path, before: set[int], children: Callable[[], set[int]]
+) -> None:
+    options = {"num_workers": 2, "engine_options": {"start_method": method}}
+    with make_loader(packed, 4, recipe=TRAIN, **options) as loader:
+        list(loader)
+        workers = [worker.pid for worker in loader.carrier._loader._iterator._workers]
+        for worker in workers:
+            os.kill(worker, signal.SIGINT)  # a terminal sends it to all; here, to them alone
+        assert [len(list(loader)) for _ in range(4)] == [5] * 4  # more than was ready
+        assert workers == [worker.pid for worker in loader.carrier._loader._iterator._workers]
+    assert not set(workers) & children()
 
 
 def test_control_c_ends_a_training_script_and_all_its_processes(packed: Path) -> None:
@@ -333,11 +349,11 @@ def test_workers_that_stand_still_are_a_worker_error(
             seen.value += 1
         return stall(image) if seen.value > 4 * again else identity(image)
 
-    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 5}}
+    options = {"transform": transform, "num_workers": 1, "engine_options": {"timeout": 15}}
     with make_loader(packed, 4, recipe=TRAIN, shuffle=True, **options) as loader:
         if again:
             next(iter(loader))
-        with pytest.raises(WorkerError, match=r"for 5 s; process \d+, .*sleeps.*forkserver"):
+        with pytest.raises(WorkerError, match=r"for 15 s; process \d+, .*sleeps.*forkserver"):
             next(iter(loader))
         wait_until_gone(children() - before)
 

@@ -114,5 +114,5 @@ def no_step(batch: Any) -> None:
 
 
 def slow_step(batch: Any) -> None:
-    """Slower than any loader."""
-    time.sleep(0.15)
+    """Slower than any loader, and so long that waking up late is no matter."""
+    time.sleep(0.5)

@@ -70,15 +70,15 @@ def test_slow_storage(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = SpanReader._slice
 
     def throttled(self: SpanReader, file: int, offset: int, size: int) -> memoryview:
-        time.sleep(0.001)
+        time.sleep(0.01)  # one stall beside it must not look like a slow sample
         return quick(self, file, offset, size)
 
     monkeypatch.setattr(SpanReader, "_slice", throttled)
-    profile = tune(packed, 8, recipe=RECIPE, engine="workers", target_rate=1e9, budget=BUDGET)
+    profile = tune(packed, 8, recipe=RECIPE, engine="workers", target_rate=1e9, budget=4 * BUDGET)
     assert codes(profile)[0] == "storage"
     assert profile.limit == "fetch"
     fetch = profile.evidence["spaces"][0]["stages"]["fetch"]
-    assert fetch["blocked"] > 0.001 > fetch["cpu"]
+    assert fetch["blocked"] > 0.01 > fetch["cpu"]
 
 
 class Images(torch.utils.data.Dataset[Any]):
@@ -92,10 +92,11 @@ class Images(torch.utils.data.Dataset[Any]):
 
 
 class SomeSlow(Images):
-    """One of 20 takes 40 ms, the others 0.2 ms."""
+    """One of 20 takes 40 ms."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        time.sleep(0.04 if index % 20 == 0 else 0.0002)
+        if index % 20 == 0:
+            time.sleep(0.04)
         return super().__getitem__(index)
 
 
@@ -113,7 +114,8 @@ def test_a_tiny_dev_shm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_few_very_slow_samples() -> None:
-    profile = tune_dataloader(SomeSlow(), 16, target_rate=1e9, budget=BUDGET, num_workers=1)
+    options = {"sampler": range(400), "num_workers": 1}  # begins with a slow one
+    profile = tune_dataloader(SomeSlow(), 16, target_rate=1e9, budget=BUDGET, **options)
     assert codes(profile)[0] == "slow-samples"
 
 
@@ -138,7 +140,7 @@ def test_workers_with_too_many_threads(tmp_path: Path) -> None:
     command += ["--batch-size", "2", "--num-workers", "1", "--target-rate", "1e9"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "4"}
     done = subprocess.run(
-        [*command, "--budget", "1s", "--json"],
+        [*command, "--budget", "4s", "--json"],
         cwd=tmp_path,
         env=variables,
         capture_output=True,

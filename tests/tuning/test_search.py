@@ -20,9 +20,20 @@ from tests.tuning.conftest import RECIPE, FakeSubject
 SECONDS = 0.01  # of a batch
 
 
-class Sleeping(FakeSubject):
+class Clock:
+    """Time that passes by a microsecond whenever somebody looks."""
+
+    now = 0.0
+
+    @classmethod
+    def look(cls) -> float:
+        cls.now += 1e-6
+        return cls.now
+
+
+class Slow(FakeSubject):
     """Its batches take their time, whatever the number of workers; with a share of 0.4 half of it,
-    with one of 0.8 twice as long."""
+    with one of 0.8 twice as long. Nobody sleeps: the clock is what goes on."""
 
     shares: tuple[float, ...] = (0.4, 0.8)
 
@@ -33,7 +44,7 @@ class Sleeping(FakeSubject):
         class Source:
             def __iter__(self) -> Iterator[int]:
                 for number in range(20):
-                    time.sleep(factor * SECONDS)
+                    Clock.now += factor * SECONDS
                     yield number
 
         return Feed(Source(), lambda workers: None, lambda: None, time.perf_counter())
@@ -43,9 +54,8 @@ class Sleeping(FakeSubject):
 
 
 def search(subject: FakeSubject, monkeypatch: pytest.MonkeyPatch, **given: Any) -> Found:
-    # Sleep is uneven on a busy machine, and what is uneven asks for another refinement.
-    monkeypatch.setattr("fastdata.tuning.search._UNEVEN", 1e9)
-    monkeypatch.setattr("fastdata.tuning.search._IDLE", 0.0)
+    monkeypatch.setattr("fastdata.tuning.search.busy_cpus", lambda seconds: 0.0)
+    monkeypatch.setattr(time, "perf_counter", Clock.look)
     arguments: dict[str, Any] = {"step": None, "target_rate": 1e9, "budget": 2.0, **given}
     return Search([subject], report=lambda line: None, **arguments).run()
 
@@ -53,15 +63,15 @@ def search(subject: FakeSubject, monkeypatch: pytest.MonkeyPatch, **given: Any) 
 def test_what_an_engine_offers_is_tried_and_taken_where_it_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = search(Sleeping(), monkeypatch)
+    found = search(Slow(), monkeypatch)
     assert found.chosen.options == (("share", 0.4),)
     assert found.final.gain is not None
-    assert found.final.gain.low > 1.3  # twice, but for what comes beside the sleep
+    assert found.final.gain.low == pytest.approx(2, abs=0.01)
     assert len(found.trials) == 4
 
 
 def test_and_not_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Sleeping()
+    subject = Slow()
     subject.shares = (0.8,)
     found = search(subject, monkeypatch)
     assert found.chosen.options == ()
@@ -71,7 +81,7 @@ def test_and_not_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_refined_where_the_loader_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = search(Sleeping(), monkeypatch, target_rate=10.0)
+    found = search(Slow(), monkeypatch, target_rate=10.0)
     assert found.chosen == found.incumbent
     assert len(found.trials) == 1
 

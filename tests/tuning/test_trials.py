@@ -111,7 +111,7 @@ def test_a_block_gives_every_batch_to_the_step_and_counts_from_where_it_is_runni
     feed = subject.open(trial().candidate)
     seen: list[Any] = []
     one = trial()
-    run_block(one, feed, seen.append, subject, 0.001)
+    run_block(one, feed, seen.append, subject, 0.05)
     assert seen[:5] == list(itertools.islice(itertools.cycle(range(4)), 5))
     assert len(one.waits) == len(seen) - 5  # 2 workers x 2 batches ahead, and one, were ready
     assert len(one.rates) == 1
