@@ -9,7 +9,9 @@ many threads, and the hardware decoder gets that share of the images. Options:
 
     +turns     each decoder has a pipeline of its own, and they take whole batches in turn
     +files     DALI reads the files; else the encoded images are in memory
-    +read      it does nothing else
+    +map       it maps them, and copies from there
+    +peek      it also looks for each image's size
+    +read      it decodes nothing
     +coarse    colours are not interpolated
     +full      DALI runs all operators at once, each on a stream of its own
 
@@ -40,11 +42,12 @@ from fastdata.recipe import Recipe, draw
 
 _DEFAULT = {
     "cuda": "1x14,1x6,2x7,2x7+full,2x7+turns,2x12+turns,1x14@0.95+coarse,2x4@0.95+coarse+turns,"
-    "1x14+files,2x7+files+turns,1x14+files+read,1x4+files+read",
-    "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+read",
+    "1x14+files,1x14+files+map,1x14+files+peek,2x7+files+turns,"
+    "1x14+files+read,1x4+files+read,1x14+files+map+read,1x14+files+peek+read",
+    "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+read,1x2+files+map+read,1x2+files+peek+read",
 }
 _SETTING = re.compile(
-    r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?((?:\+(?:turns|files|read|coarse|full))*)"
+    r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?((?:\+(?:turns|files|map|peek|read|coarse|full))*)"
 )
 _PREFETCH, _LEAD = 3, 8
 
@@ -103,8 +106,8 @@ def _arguments() -> argparse.Namespace:
         match = _SETTING.fullmatch(name)
         if match is None:
             parser.error(f"--settings: expected DECODERSxTHREADS[@LOAD][+option], found {name!r}")
-        if "read" in name and "files" not in name:
-            parser.error(f"--settings: expected +files with +read, found {name!r}")
+        if "files" not in name and any(option in name for option in ("map", "peek", "read")):
+            parser.error(f"--settings: expected +files with +map, +peek, +read, found {name!r}")
         if arguments.batch % int(match[1]) and "turns" not in name:
             parser.error(
                 f"--batch: expected equal parts for {name}, found {arguments.batch} images"
@@ -202,7 +205,11 @@ def _pipeline(
         )
         made = []
         for encoded, corner, box in zip(*[iter(columns)] * 3, strict=True):
-            one = fn.io.file.read(encoded, dont_use_mmap=True) if "files" in options else encoded
+            one = encoded
+            if "files" in options:
+                one = fn.io.file.read(encoded, dont_use_mmap="map" not in options)
+            if "peek" in options:
+                made.append(fn.peek_image_shape(one))  # what nobody asks for is left out
             if "read" not in options:
                 one = fn.decoders.image_slice(
                     one, corner, box, axis_names="WH", adjust_orientation=False, **decoder

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def _able(places: dict[str, Path], words: list[str], missing: dict[str, str]) ->
     """Those that can load on this machine; prints what the others say, and adds it to
     ``missing``."""
     able = {}
-    with ThreadPoolExecutor(2) as pool:  # each is the start of a process; none is timed
+    several = max(2, len(os.sched_getaffinity(0)) // 2)
+    with ThreadPoolExecutor(several) as pool:  # each is the start of a process; none is timed
         every = pool.map(lambda one: _run(["check", one, str(places[one]), *words]), places)
         checks = dict(zip(places, every, strict=True))
     for name, place in places.items():

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("settings", "model"),
-    [("1x1,2x1+full,2x1+turns,1x1+files,2x1+files+read", "none"), ("1x1", "shufflenet_v2_x0_5")],
+    [
+        ("1x1,2x1+full,2x1+turns,1x1+files,2x1+files+map+peek+read", "none"),
+        ("1x1", "shufflenet_v2_x0_5"),
+    ],
 )
 def test_every_option_runs_on_the_cpu(
     settings: str, model: str, make_folder: Callable[..., Path], tmp_path: Path
