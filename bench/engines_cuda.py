@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.engines_cuda_run import PEERS, tolerance
+from bench.engines_cuda_run import OTHER_WORK, PEERS, tolerance
 from bench.measure import interleave, ratio, report, spread
 from bench.peers.common import RAW_SETS
 
@@ -80,8 +80,8 @@ def _place(set_name: str, name: str, sets: Any) -> Path:
 
 
 def _able(places: dict[str, Path], words: list[str], missing: dict[str, str]) -> dict[str, Path]:
-    """Those that can load on this machine; prints what the others say, and adds it to
-    ``missing``."""
+    """Those that can load on this machine; prints what the others say, and adds it to ``missing``
+    where it is not the work itself that an engine has nothing to do with."""
     able = {}
     several = max(2, len(os.sched_getaffinity(0)) // 2)
     with ThreadPoolExecutor(several) as pool:  # each is the start of a process; none is timed
@@ -90,8 +90,10 @@ def _able(places: dict[str, Path], words: list[str], missing: dict[str, str]) ->
     for name, place in places.items():
         done = checks[name]
         if done.returncode:
-            missing[name] = _last_line(done.stderr)
-            print(f"  {name}: {missing[name]}")
+            why = _last_line(done.stderr)
+            print(f"  {name}: {why}")
+            if not why.startswith(OTHER_WORK):
+                missing[name] = why
         else:
             able[name] = place
     return able

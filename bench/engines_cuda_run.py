@@ -21,8 +21,9 @@ from bench.peers.common import cpu_seconds
 from bench.peers_cuda import DaliFiles, Torchvision, sweep
 from bench.training import train_in_pairs
 
-__all__ = ["PEERS", "tolerance"]
+__all__ = ["OTHER_WORK", "PEERS", "tolerance"]
 
+OTHER_WORK = "unable: "  # before why an engine does not do this kind of work
 PEERS = ("dali_files", "dali_files:fancy", "torchvision")
 _OPTIONS: dict[str, dict[str, Any] | None] = {
     "": None,
@@ -116,9 +117,9 @@ def _loader(arguments: argparse.Namespace) -> Any:
             engine_options=_OPTIONS[option],
         )
     except UsageError as error:
-        raise SystemExit(f"unable: {error}") from None
+        raise SystemExit(f"{OTHER_WORK}{error}") from None
     if loader.engine != engine:  # it gives way where this machine cannot do it
-        raise SystemExit(f"unable: {engine} gave way to {loader.engine}:\n{loader.explain()}")
+        raise SystemExit(f"{loader.explain()}\n{engine} gave way to {loader.engine}, see above")
     return loader
 
 

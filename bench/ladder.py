@@ -65,8 +65,6 @@ _TRAINING = {  # rung -> flags
     "float32 + AMP": ["amp"],
     "all four": _ALL,
 }
-
-
 _FOR_A_GPU = ("pin_memory + prefetch", "float32 + TF32", "float32 + cudnn.benchmark")
 
 
