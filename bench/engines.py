@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import environment, facts
-from bench.measure import interleave, ratio, report, save, spread
+from bench.measure import interleave, last_line, ratio, report, save, spread
 from bench.outputs import BATCH, judge, reference
 from bench.peers import PEERS, ours
 from bench.peers.common import JPEG_SETS
@@ -185,11 +185,11 @@ def _contestants(
             source, place = place, sets.scratch / f"{name}-of-{peer}"  # no name of a format's
             done = _run(python, peer, ["prepare", str(source), str(place), name, str(sets.workers)])
             if done.returncode:
-                print(f"  {peer} on {name}: failed: {_last_line(done.stderr)}")
-                why = f"preparing its data failed: {_last_line(done.stderr)}"
+                print(f"  {peer} on {name}: failed: {last_line(done.stderr)}")
+                why = f"preparing its data failed: {last_line(done.stderr)}"
                 missing |= dict.fromkeys(module.TITLES, why)
                 continue
-            remark = _last_line(done.stdout)
+            remark = last_line(done.stdout)
             does = f"{does} ({remark})" if remark.startswith("quality") else does
         for title, extra in module.TITLES.items():
             found.append(Contestant(title, peer, python, place, extra, does))
@@ -211,11 +211,11 @@ def _outputs(
         words = [str(one.place), name, str(BATCH), str(arguments.workers), *one.extra]
         done = _run(one.python, one.module, ["outputs", *words])
         if done.returncode:
-            print(f"  {one.title:28}{_last_line(done.stderr)}")
-            found[one.title] = {"faults": [f"they could not be had: {_last_line(done.stderr)}"]}
+            print(f"  {one.title:28}{last_line(done.stderr)}")
+            found[one.title] = {"faults": [f"they could not be had: {last_line(done.stderr)}"]}
             continue
         side = 32 if name.endswith("32") else 224
-        result = judge(json.loads(_last_line(done.stdout)), expected, side)
+        result = judge(json.loads(last_line(done.stdout)), expected, side)
         print(
             f"  {one.title:28}{result['mean']:>+6.1f} {result['contrast']:>5.2f} "
             f"{result['sharpness']:>5.2f} {result['match']:>5.2f}  "
@@ -261,7 +261,7 @@ def _compare(
     for one in contestants:
         done = None if one.module != "ours" else _rate(arguments, name, one, _TRIAL_SECONDS)
         if done is not None and done.returncode:  # an engine that needs another device or format
-            print(f"  {one.title} on {name}: {_last_line(done.stderr)}")
+            print(f"  {one.title} on {name}: {last_line(done.stderr)}")
         else:
             able.append(one)
     rates = interleave(
@@ -330,7 +330,7 @@ def _measured(arguments: argparse.Namespace, name: str, one: Contestant) -> Call
     def measure() -> float:
         done = _rate(arguments, name, one, arguments.seconds)
         if done.returncode:
-            print(f"  {one.title} on {name}: failed: {_last_line(done.stderr)}")
+            print(f"  {one.title} on {name}: failed: {last_line(done.stderr)}")
             return math.nan
         first, imported, cpu, rate = map(float, done.stdout.split()[-4:])
         one.firsts.append((first, imported))
@@ -345,10 +345,6 @@ def _rate(
 ) -> subprocess.CompletedProcess[str]:
     words = [name, str(arguments.batch), str(arguments.workers), str(seconds), *one.extra]
     return _run(one.python, one.module, ["rate", str(one.place), *words])
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
 
 
 if __name__ == "__main__":

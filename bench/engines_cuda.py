@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines_cuda_run import OTHER_WORK, PEERS, tolerance
-from bench.measure import interleave, ratio, report, spread
+from bench.measure import interleave, last_line, ratio, report, spread
 from bench.peers.common import RAW_SETS
 
 __all__ = ["compare_on_gpu"]
@@ -90,7 +90,7 @@ def _able(places: dict[str, Path], words: list[str], missing: dict[str, str]) ->
     for name, place in places.items():
         done = checks[name]
         if done.returncode:
-            why = _last_line(done.stderr)
+            why = last_line(done.stderr)
             print(f"  {name}: {why}")
             if not why.startswith(OTHER_WORK):
                 missing[name] = why
@@ -198,10 +198,6 @@ def _result(words: list[str]) -> dict[str, Any] | None:
     """What it prints; None where it failed, which is printed."""
     done = _run(words)
     if done.returncode:
-        print(f"  {' '.join(words)} failed: {_last_line(done.stderr)}")
+        print(f"  {' '.join(words)} failed: {last_line(done.stderr)}")
         return None
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["?"])[-1]

@@ -36,7 +36,7 @@ from typing import Any
 
 from bench.environment import environment, facts
 from bench.ladder_rung import Rung
-from bench.measure import ratio, spread
+from bench.measure import last_line, ratio, spread
 from bench.plots import Bar, bars
 from bench.report import OUT, Table, publish
 from bench.sets import Sets
@@ -203,7 +203,7 @@ def _measure(rung: Rung) -> dict[str, Any] | str:
     except subprocess.TimeoutExpired as expired:
         return f"ended after {expired.timeout:.0f} s; try fewer --steps or less --seconds"
     if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+        return last_line(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
 
 

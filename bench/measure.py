@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["interleave", "ratio", "report", "run_module", "save", "spread"]
+__all__ = ["interleave", "last_line", "ratio", "report", "run_module", "save", "spread"]
 
 _RESAMPLES = 2000
 _ENOUGH = 5  # rounds: the ends of fewer hold their median in less than 90 % of cases
@@ -61,6 +61,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float,
 def spread(rounds: int) -> str:
     """What the two figures behind a ratio are."""
     return "90 % interval" if rounds >= _ENOUGH else "lowest, highest"
+
+
+def last_line(text: str) -> str:
+    """What a process printed last."""
+    return (text.strip().splitlines() or ["nothing was printed"])[-1]
 
 
 def run_module(module: str, arguments: list[str]) -> float:

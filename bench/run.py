@@ -34,7 +34,7 @@ from typing import Any
 
 from bench.cold import Cache
 from bench.environment import environment, facts
-from bench.measure import interleave, ratio, spread
+from bench.measure import interleave, last_line, ratio, spread
 from bench.plots import Bar, bars
 from bench.report import OUT, Table, publish
 from fastdata.registry import ENGINES, WRITERS
@@ -61,9 +61,7 @@ def main() -> None:
     if not loads:
         raise SystemExit("no engine can load any of these formats here; see the reasons above")
     title = f"fastdata on {arguments.src.name if arguments.src else 'drawn images'}"
-    results = [
-        {"title": title, "conversions": made, "loads": loads, "arguments": _plain(arguments)}
-    ]
+    results = [{"title": title, "conversions": made, "loads": loads}]
     parts = [*_convert_tables(made), *_load_tables(made, loads)]
     for part in parts:
         if isinstance(part, Table):
@@ -97,13 +95,6 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _plain(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        key: value.name if isinstance(value, Path) else value
-        for key, value in vars(arguments).items()
-    }
-
-
 def _draw(folder: Path, count: int) -> Path:
     from fastdata.demo.images import write_folder
 
@@ -119,10 +110,6 @@ def _size(folder: Path) -> int:
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench.run_one", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def _convert(arguments: argparse.Namespace, source: Path, place: Path, to: str) -> dict[str, Any]:
@@ -143,7 +130,7 @@ def _measure(arguments: argparse.Namespace, places: dict[str, Path]) -> dict[str
             words = [str(place), engine, *common]
             trial = _run(["load", "warm", *words, str(_TRIAL_SECONDS)])
             if trial.returncode:
-                print(f"  {to}, {engine}: {_reason(trial)}")
+                print(f"  {to}, {engine}: {last_line(trial.stderr)}")
                 continue
             able[f"{to}, {engine}"] = {
                 "format": to, "engine": engine, "words": words, "warm": [], "cold": [],
