@@ -9,6 +9,7 @@ many threads, and the hardware decoder gets that share of the images. Options:
 
     +turns     each decoder has a pipeline of its own, and they take whole batches in turn
     +files     DALI reads the files; else the encoded images are in memory
+    +readerN   a pipeline of its own reads them, with N threads, and looks for each image's size
     +map       it maps them, and copies from there
     +peek      it also looks for each image's size
     +read      it decodes nothing
@@ -27,6 +28,7 @@ import itertools
 import re
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,12 +44,15 @@ from fastdata.recipe import Recipe, draw
 
 _DEFAULT = {
     "cuda": "1x14,1x6,2x7,2x7+full,2x7+turns,2x12+turns,1x14@0.95+coarse,2x4@0.95+coarse+turns,"
-    "1x14+files,1x14+files+map,1x14+files+peek,2x7+files+turns,"
+    "1x14+files,1x14+files+map,1x14+files+peek,1x14+files+reader2,1x14+files+reader4,"
+    "1x14+files+reader8,2x7+files+turns,"
     "1x14+files+read,1x4+files+read,1x14+files+map+read,1x14+files+peek+read",
-    "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+read,1x2+files+map+read,1x2+files+peek+read",
+    "cpu": "1x2,2x1,2x1+turns,1x2+files,1x2+files+reader1,1x2+files+read,1x2+files+map+read,"
+    "1x2+files+peek+read",
 }
 _SETTING = re.compile(
-    r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?((?:\+(?:turns|files|map|peek|read|coarse|full))*)"
+    r"([1-9]\d*)x([1-9]\d*)(?:@(\d*\.?\d+))?"
+    r"((?:\+(?:turns|files|reader[1-9]\d*|map|peek|read|coarse|full))*)"
 )
 _PREFETCH, _LEAD = 3, 8
 
@@ -108,6 +113,8 @@ def _arguments() -> argparse.Namespace:
             parser.error(f"--settings: expected DECODERSxTHREADS[@LOAD][+option], found {name!r}")
         if "files" not in name and any(option in name for option in ("map", "peek", "read")):
             parser.error(f"--settings: expected +files with +map, +peek, +read, found {name!r}")
+        if "+reader" in name and int(match[1]) > 1 and "turns" not in name:
+            parser.error(f"--settings: expected one decoder with +reader, found {name!r}")
         if arguments.batch % int(match[1]) and "turns" not in name:
             parser.error(
                 f"--batch: expected equal parts for {name}, found {arguments.batch} images"
@@ -186,6 +193,11 @@ def _pipeline(
     if "full" in options:
         more = {"concurrency": OperatorConcurrency.FULL, "stream_policy": StreamPolicy.PER_OPERATOR}
 
+    source = images.source(parts, arguments.batch, "files" in options)
+    readers = [option for option in options if option.startswith("reader")]
+    if readers:
+        source = _read_apart(source, arguments.batch, int(readers[0].removeprefix("reader")))
+
     @pipeline_def(
         batch_size=-(-arguments.batch // parts),
         num_threads=threads,
@@ -196,7 +208,7 @@ def _pipeline(
     )
     def pipeline() -> Any:
         columns = fn.external_source(
-            images.source(parts, arguments.batch, "files" in options),
+            source,
             num_outputs=3 * parts,
             batch=True,
             no_copy=True,
@@ -206,7 +218,7 @@ def _pipeline(
         made = []
         for encoded, corner, box in zip(*[iter(columns)] * 3, strict=True):
             one = encoded
-            if "files" in options:
+            if "files" in options and not readers:
                 one = fn.io.file.read(encoded, dont_use_mmap="map" not in options)
             if "peek" in options:
                 made.append(fn.peek_image_shape(one))  # what nobody asks for is left out
@@ -220,6 +232,40 @@ def _pipeline(
     made = pipeline()
     made.build()
     return made
+
+
+def _read_apart(source: Callable[[], list[Any]], batch: int, threads: int) -> Callable[[], Any]:
+    """The source, with what is in the files in place of their names."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    boxes: deque[list[Any]] = deque()
+
+    def names() -> Any:
+        files, *others = source()
+        boxes.append(others)
+        return files
+
+    @pipeline_def(
+        batch_size=batch,
+        num_threads=threads,
+        device_id=None,
+        prefetch_queue_depth=2,
+        exec_dynamic=True,
+    )
+    def pipeline() -> Any:
+        column = fn.external_source(names, batch=True, no_copy=True, dtype=types.UINT8, ndim=1)
+        encoded = fn.io.file.read(column, dont_use_mmap=True)
+        return encoded, fn.peek_image_shape(encoded)
+
+    reader = pipeline()
+    reader.build()
+
+    def take() -> list[Any]:
+        encoded, sizes = reader.run()
+        sizes.as_array()
+        return [encoded, *boxes.popleft()]
+
+    return take
 
 
 def _measure(turn: Callable[[], Any], arguments: argparse.Namespace) -> tuple[float, float]:

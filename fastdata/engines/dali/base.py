@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import Pipeline, fn, types
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead
-from fastdata.engines.dali.encoded import batch_refusal, encoded_images
-from fastdata.engines.dali.feed import Begun, Feed, Iteration
+from fastdata.engines.dali.encoded import Begun, batch_refusal, encoded_images
+from fastdata.engines.dali.feed import Feed
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import DataError, WorkerError
@@ -55,7 +55,7 @@ class DaliBase(Engine):
         self.num_workers = self._threads() if asked is None else max(1, asked)
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
-        images = encoded_images(settings.dataset, settings.recipe)
+        images = encoded_images(settings.dataset, settings.recipe, settings.batch_size)
         self._feed = Feed(images, self._geometry(settings))
         self._under_way = False  # batches of the iteration that was current last
         self._refusals = 0  # of batches in which nobody else finds a fault
@@ -97,7 +97,7 @@ class DaliBase(Engine):
 
     def _received(self, plans: Iterator[BatchPlan]) -> Generator[Done, None, None]:
         self._abandon()
-        current = self._feed.current = Iteration(plans)
+        current = self._feed.start(plans)
         while current is self._feed.current:
             if self.pipeline is None:
                 self.pipeline = self._build()
@@ -120,18 +120,11 @@ class DaliBase(Engine):
                 yield self._with_aside(current.begun.popleft(), images)
             elif failure is not None:
                 begun = current.begun.popleft()
+                begun.failure = failure
                 # DALI calls a pipeline invalid after any error, so another one does what it had.
                 self.pipeline, self._under_way = None, False
-                self._feed.images.forget(begun.plan.indices)
                 current.again()
-                done = self._without_dali(begun)
-                self._refusals += done.whole is not None and not done.whole.skipped
-                if self._refusals > _MOST_REFUSALS:
-                    raise WorkerError(
-                        f"DALI has refused {self._refusals} batches in which no sample is at "
-                        f'fault; take engine="workers". The last time it said: {failure}'
-                    ) from failure
-                yield done
+                yield self._without_dali(begun)
             elif current.error is not None:
                 raise current.error
             else:
@@ -143,10 +136,18 @@ class DaliBase(Engine):
         return images
 
     def _without_dali(self, begun: Begun) -> Done:
-        return Done(begun, whole=self._fetch(begun.plan))
+        whole = self._fetch(begun.plan)
+        self._refusals += begun.failure is not None and not whole.skipped
+        if self._refusals > _MOST_REFUSALS:
+            raise WorkerError(
+                f"DALI has refused {self._refusals} batches in which no sample is at fault; "
+                f'take engine="workers". The last time it said: {begun.failure}'
+            ) from begun.failure
+        return Done(begun, whole=whole)
 
     def _with_aside(self, begun: Begun, images: Any) -> Done:
         """Add the samples that DALI was not given."""
+        begun.encoded = ()  # the pipeline is done with them
         if not len(begun.aside):
             return Done(begun, images)
         # Adjusted with all others, later.
@@ -163,7 +164,7 @@ class DaliBase(Engine):
 
     def _abandon(self) -> None:
         """Take what is left of an iteration out of the pipeline; it has been made by now."""
-        self._feed.current = Iteration(iter(()))
+        self._feed.start(iter(()))
         while self._under_way and self.pipeline is not None:
             try:
                 self._run(self.pipeline)
@@ -186,7 +187,7 @@ class DaliBase(Engine):
         if self.settings.num_workers is None:
             threads = f"{threads}, for the {self._cpus} CPUs that this process may use,"
         lines = [f"{threads} serve it.", f"Up to {self.prefetch_factor} batches are under way."]
-        return lines + self._feed.images.explain()
+        return lines + self._feed.explain()
 
     def close(self) -> None:
         self._feed.close()
@@ -205,8 +206,8 @@ def decoded_crops(
         device: "cpu" or "mixed".
         options: further ones of the decoder.
     """
-    inputs = [*feed.images.inputs, *geometry]
-    columns = fn.external_source(
+    inputs = [(types.UINT8, 1), *geometry]
+    encoded, corner, box, *others = fn.external_source(
         feed,
         num_outputs=len(inputs),
         batch=True,
@@ -214,9 +215,6 @@ def decoded_crops(
         dtype=[dtype for dtype, _ in inputs],
         ndim=[ndim for _, ndim in inputs],
     )
-    count = len(feed.images.inputs)
-    corner, box, *others = columns[count:]
-    encoded, corner = feed.images.decodable(columns[:count], corner)
     images = fn.decoders.image_slice(
         encoded,
         corner,

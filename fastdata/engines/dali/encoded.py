@@ -1,7 +1,7 @@
-"""What a pipeline of DALI's is given in place of a plan's encoded images.
+"""A plan's encoded images, as a pipeline of DALI's is given them.
 
-Of a converted dataset that is the bytes, in the maps of its files. A plain folder's files are read
-by DALI's threads, so it is their names: Python's threads would wait for each other.
+Of a converted dataset they are in the maps of its files. A plain folder's files are read by DALI's
+threads, for which Python's would wait for each other, in a pipeline of its own.
 
 A header that DALI cannot parse, or a box outside of the image, does not raise in the threads of its
 decoder: it ends the process. So nothing reaches the decoder that was not looked at before.
@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia import nvimgcodec
-from nvidia.dali import fn, math, types
+from nvidia.dali import Pipeline, fn, pipeline_def, types
 
 from fastdata.dataset import Dataset
 from fastdata.engines.samples import NO_SIZE
+from fastdata.errors import FastdataError
 from fastdata.formats.folder import FolderReader
 from fastdata.header import Header, HeaderReader
 from fastdata.machine import available_cpus, cpus_of_a_rank
@@ -29,41 +32,59 @@ from fastdata.plan import BatchPlan
 from fastdata.recipe import Recipe
 from fastdata.threads import Threads, results
 
-__all__ = ["EncodedImages", "ImageFiles", "MappedImages", "batch_refusal", "encoded_images"]
+__all__ = [
+    "Begun",
+    "EncodedImages",
+    "ImageFiles",
+    "MappedImages",
+    "batch_refusal",
+    "encoded_images",
+]
 
 _MOST_THREADS = 8
 _BEGINNING = 1 << 14  # bytes, of which a JPEG's header rarely has more
 _JPEG = b"\xff\xd8"
 _SPARE_FILES = 256  # that may be open besides a batch's: maps, the GPU's, other loaders'
+_READ_AHEAD = 2  # batches of files that are under way
 
-Columns = list[Sequence[NDArray[Any]] | NDArray[Any]]
 Slots = NDArray[np.int64]
 
 
-class EncodedImages(ABC):
-    """The columns that stand for encoded images, and what the graph makes of them.
+@dataclass
+class Begun:
+    """A plan whose images were read.
 
     Attributes:
-        inputs: DALI's type and the number of dimensions of each column that :meth:`take` gives.
+        plan: with its draws.
+        aside: int64, its slots that the pipeline is not given: of images that are no plain JPEGs,
+            or what DALI cannot parse.
+        encoded: the images of all other slots, as ``fn.external_source`` takes a batch.
+        failure: why the images could not be read at once; then all slots are aside.
     """
 
-    inputs: tuple[tuple[Any, int], ...]
+    plan: BatchPlan
+    aside: Slots
+    encoded: Any = ()
+    failure: Exception | None = None
+
+    @property
+    def fed(self) -> bool:
+        """Whether the pipeline has something of it."""
+        return len(self.aside) < len(self.plan)
+
+    @property
+    def given(self) -> Slots:
+        """The slots that the pipeline has."""
+        return np.delete(np.arange(len(self.plan)), self.aside)
+
+
+class EncodedImages(ABC):
+    """The encoded images of plans."""
 
     @abstractmethod
-    def take(self, plan: BatchPlan) -> tuple[Columns, BatchPlan, Slots]:
-        """Columns with a row for each slot that DALI may have; the plan, with its draws; and its
-        other slots, int64: of images that are no plain JPEGs, or what DALI cannot parse.
-
-        Raises:
-            OSError, ValueError: some image cannot be read; who reads them one by one can say which.
-        """
-
-    @abstractmethod
-    def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
-        """In the pipeline's graph: the encoded images of the columns, and the boxes' corners."""
-
-    def forget(self, indices: Slots) -> None:  # noqa: B027 - what is mapped stays as it is
-        """A batch of these samples was refused: their files may have changed."""
+    def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
+        """The plans with their images, in order. What cannot be read is no error here: who reads
+        samples one by one can say which it is."""
 
     def explain(self) -> list[str]:
         """Lines about who reads."""
@@ -73,10 +94,11 @@ class EncodedImages(ABC):
         """End what was started; the next plan starts it again."""
 
 
-def encoded_images(dataset: Dataset, recipe: Recipe) -> EncodedImages:
-    """What a pipeline is given of a dataset of encoded images; the recipe's draws complete a plan
-    of images that had no size yet."""
-    return MappedImages(dataset) if dataset.plain else ImageFiles(dataset, recipe)
+def encoded_images(dataset: Dataset, recipe: Recipe, batch_size: int) -> EncodedImages:
+    """Those of a dataset; the recipe's draws complete a plan of images that had no size yet."""
+    if dataset.plain:
+        return MappedImages(dataset)
+    return ImageFiles(dataset, recipe, batch_size)
 
 
 def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
@@ -93,25 +115,33 @@ def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
 class MappedImages(EncodedImages):
     """A converted dataset's. Each header is looked at once."""
 
-    inputs = ((types.UINT8, 1),)
-
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._single = np.zeros(len(dataset), np.int32)  # see Header.single
         self._sound = np.zeros(len(dataset), np.bool_)
 
-    def take(self, plan: BatchPlan) -> tuple[Columns, BatchPlan, Slots]:
+    def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
+        return map(self._begin, plans)
+
+    def _begin(self, plan: BatchPlan) -> Begun:
+        try:
+            encoded = self._read(plan)
+        except FastdataError:
+            raise
+        except (OSError, ValueError) as error:
+            return _unread(plan, error)
+        sound = self._sound[plan.indices]
+        given = [encoded[slot] for slot in np.flatnonzero(sound)]
+        return Begun(plan, np.flatnonzero(~sound), given)
+
+    def _read(self, plan: BatchPlan) -> list[NDArray[np.uint8]]:
         data = self._dataset.reader.read_many(plan.indices)
         encoded = [np.frombuffer(one, np.uint8) for one in data]
         for slot in np.flatnonzero(~self._sound[plan.indices]).tolist():
             self._look_at(int(plan.indices[slot]), encoded[slot])
         for slot in np.flatnonzero(self._single[plan.indices]).tolist():
             encoded[slot] = _as_single(encoded[slot], int(self._single[plan.indices[slot]]))
-        sound = self._sound[plan.indices]
-        return [[encoded[slot] for slot in np.flatnonzero(sound)]], plan, np.flatnonzero(~sound)
-
-    def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
-        return columns[0], corner
+        return encoded
 
     def _look_at(self, index: int, encoded: NDArray[np.uint8]) -> None:
         channels = _channels(encoded, tuple(self._dataset.sizes[index].tolist()))
@@ -123,45 +153,67 @@ class MappedImages(EncodedImages):
 
 
 class ImageFiles(EncodedImages):
-    """A plain folder's. Each header is looked at once; the pipeline compares what it reads later
-    with that, and refuses a batch of which a file has changed in its length or its image's size.
-    A change that keeps both, such as of the orientation alone, is not seen."""
+    """A plain folder's. Each header is looked at once; what is read later is compared with that,
+    in its length and its image's size. A change that keeps both, such as of the orientation alone,
+    is not seen."""
 
-    inputs = ((types.UINT8, 1), (types.INT64, 1))
-
-    def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
-        self._dataset, self._recipe = dataset, recipe
+    def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int) -> None:
+        self._dataset, self._recipe, self._batch_size = dataset, recipe, batch_size
         self._known = np.zeros(len(dataset), np.bool_)
         self._sound = np.zeros(len(dataset), np.bool_)
-        self._facts = np.zeros((len(dataset), 3), np.int64)  # width, height, bytes
+        self._facts = np.zeros((len(dataset), 3), np.int64)  # height, width, bytes
         self._count = min(_MOST_THREADS, max(2, cpus_of_a_rank(available_cpus()) // 2))
         self._threads: Threads | None = None
 
-    def take(self, plan: BatchPlan) -> tuple[Columns, BatchPlan, Slots]:
+    def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
+        files, asked = _Files(self._count, self._batch_size), deque[Begun]()
+        for plan in plans:
+            asked.append(self._ask(files, plan))
+            if len(asked) == _READ_AHEAD:
+                yield self._receive(files, asked)
+        while asked:
+            yield self._receive(files, asked)
+
+    def _ask(self, files: _Files, plan: BatchPlan) -> Begun:
         indices = plan.indices
         self._look_at(np.unique(indices[~self._known[indices]]))
         sound = self._sound[indices]
-        sizes = np.where(sound[:, None], self._facts[indices, :2], NO_SIZE).astype(np.int32)
-        plan = plan.with_sizes(self._recipe, sizes)
-        given = indices[sound]
-        paths = [self._reader.path(index) for index in given.tolist()]
-        # Rows of one length make one array: what is behind a name are NULs, which end it.
-        names = np.array(paths, np.bytes_)
-        rows = names.view(np.uint8).reshape(len(given), names.itemsize)
-        return [rows, self._facts[given]], plan, np.flatnonzero(~sound)
+        sizes = np.where(sound[:, None], self._facts[indices, 1::-1], NO_SIZE).astype(np.int32)
+        begun = Begun(plan.with_sizes(self._recipe, sizes), np.flatnonzero(~sound))
+        if begun.fed:
+            given = indices[sound]
+            paths = [self._reader.path(index) for index in given.tolist()]
+            files.ask(paths, self._facts[given])
+        return begun
 
-    def decodable(self, columns: Sequence[Any], corner: Any) -> tuple[Any, Any]:
-        names, facts = columns
-        encoded = fn.io.file.read(names, dont_use_mmap=True)  # a map of a cut file ends the process
-        found = fn.peek_image_shape(encoded, adjust_orientation=False)  # raises where it cannot
-        changed = (
-            math.abs(found[1] - facts[0])
-            + math.abs(found[0] - facts[1])
-            + math.abs(encoded.shape()[0] - facts[2])
-        )
-        return encoded, fn.reshape(corner, shape=fn.reshape(2 + changed, shape=[1]))  # raises, too
+    def _receive(self, files: _Files, asked: deque[Begun]) -> Begun:
+        """The first that was asked for, with its images."""
+        begun = asked.popleft()
+        if not begun.fed:
+            return begun
+        try:
+            begun.encoded = files.receive()
+        except Exception:  # files have changed since their headers were looked at
+            self._look_again(begun.plan.indices)
+            files.restart()
+            begun = self._read_now(files, begun.plan)
+            others = [self._ask(files, other.plan) for other in asked]
+            asked.clear()
+            asked.extend(others)
+        return begun
 
-    def forget(self, indices: Slots) -> None:
+    def _read_now(self, files: _Files, plan: BatchPlan) -> Begun:
+        begun = self._ask(files, plan)
+        try:
+            if begun.fed:
+                begun.encoded = files.receive()
+        except Exception as error:
+            files.restart()
+            return _unread(plan, error)
+        return begun
+
+    def _look_again(self, indices: Slots) -> None:
+        """At headers of files that may have changed."""
         before = self._sound[indices], self._facts[indices]
         self._known[indices] = False
         self._look_at(np.unique(indices))
@@ -170,8 +222,8 @@ class ImageFiles(EncodedImages):
 
     def explain(self) -> list[str]:
         return [
-            "DALI's threads read its files; in the first epoch "
-            f"{self._count} of this process look at their headers."
+            f"{self._count} more of DALI's threads read its files; in the first epoch "
+            "as many of this process look at their headers."
         ]
 
     def close(self) -> None:
@@ -198,7 +250,8 @@ class ImageFiles(EncodedImages):
                     data = self._reader.read(index)  # its header is longer
                 size = _plain_size(headers, data)
                 if size is not None:
-                    self._facts[index] = *size, length
+                    width, height = size
+                    self._facts[index] = height, width, length
                     self._sound[index] = True
             self._known[index] = True
 
@@ -207,6 +260,69 @@ class ImageFiles(EncodedImages):
         reader = self._dataset.reader
         assert isinstance(reader, FolderReader)
         return reader
+
+
+class _Files:
+    """A pipeline of DALI's that reads files, batches of them ahead."""
+
+    def __init__(self, threads: int, batch_size: int) -> None:
+        self._threads, self._batch_size = threads, batch_size
+        self.restart()
+
+    def restart(self) -> None:
+        """Another pipeline, with nothing under way: one that had an error is invalid."""
+        self._pipeline = self._build()
+        self._asked = deque[tuple[NDArray[np.uint8], NDArray[np.int64]]]()
+
+    def _build(self) -> Pipeline:
+        def graph() -> Any:
+            names = fn.external_source(name="names", no_copy=True, dtype=types.UINT8, ndim=1)
+            encoded = fn.io.file.read(names, dont_use_mmap=True)  # a cut file's map kills
+            return encoded, fn.peek_image_shape(encoded, adjust_orientation=False)
+
+        pipeline = pipeline_def(graph)(
+            batch_size=self._batch_size,
+            num_threads=self._threads,
+            device_id=None,
+            prefetch_queue_depth=1,  # DALI asks for so many before it begins
+            exec_dynamic=True,
+        )
+        pipeline.build()
+        return pipeline
+
+    def ask(self, paths: list[bytes], facts: NDArray[np.int64]) -> None:
+        """Begin to read a batch.
+
+        Args:
+            paths: of its files.
+            facts: height, width and length in bytes that each has, int64 [B, 3].
+        """
+        # Rows of one length make one array: what is behind a name are NULs, which end it.
+        names = np.array(paths, np.bytes_)
+        rows = names.view(np.uint8).reshape(len(paths), names.itemsize)
+        self._pipeline.feed_input("names", rows)
+        self._pipeline.schedule_run()
+        self._asked.append((rows, facts))
+
+    def receive(self) -> Any:
+        """The files that were asked for first.
+
+        Raises:
+            Exception: of DALI's, whose types are many: a file cannot be read, or is no image.
+            ValueError: a file has other facts.
+        """
+        encoded, shapes = self._pipeline.outputs()
+        _, facts = self._asked.popleft()
+        lengths = np.array(encoded.shape(), np.int64)
+        found = np.concatenate([shapes.as_array()[:, :2], lengths], axis=1)
+        changed = np.flatnonzero((found != facts).any(axis=1))
+        if len(changed):
+            raise ValueError(f"{len(changed)} files of a batch have changed")
+        return encoded
+
+
+def _unread(plan: BatchPlan, failure: Exception) -> Begun:
+    return Begun(plan, np.arange(len(plan)), failure=failure)
 
 
 def _plain_size(reader: HeaderReader, data: bytes) -> tuple[int, int] | None:

@@ -4,55 +4,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.engines.dali.encoded import Columns, EncodedImages
-from fastdata.errors import FastdataError
+from fastdata.engines.dali.encoded import Begun, EncodedImages
 from fastdata.plan import BatchPlan
 
-__all__ = ["Begun", "Feed", "Iteration"]
-
-
-@dataclass
-class Begun:
-    """A plan that was taken.
-
-    Attributes:
-        plan: with its draws.
-        aside: int64, its slots that the pipeline was not given: images that are no plain JPEGs,
-            or what DALI cannot parse.
-    """
-
-    plan: BatchPlan
-    aside: NDArray[np.int64]
-
-    @property
-    def fed(self) -> bool:
-        """Whether the pipeline has something of it."""
-        return len(self.aside) < len(self.plan)
-
-    @property
-    def given(self) -> NDArray[np.int64]:
-        """The slots that the pipeline has."""
-        return np.delete(np.arange(len(self.plan)), self.aside)
+__all__ = ["Feed", "Iteration"]
 
 
 class Iteration:
-    """Plans, and those of them that were begun and not given out yet."""
+    """Plans with their images, and those of them that are under way.
 
-    def __init__(self, plans: Iterator[BatchPlan]) -> None:
-        self.plans = plans
+    Attributes:
+        begun: given to the pipeline, or to be made aside, and not given out yet.
+        error: what ended the plans; for where the next batch would have come.
+    """
+
+    def __init__(self, plans: Iterator[Begun]) -> None:
+        self._plans = plans
         self.begun: deque[Begun] = deque()
         self.error: Exception | None = None
 
+    def next(self) -> Begun | None:
+        """Begin the next plan; None behind the last one, and where there is an error."""
+        try:
+            begun = next(self._plans, None)
+        except Exception as error:
+            begun, self.error = None, error
+        if begun is None:
+            self._plans = iter(())
+        else:
+            self.begun.append(begun)
+        return begun
+
     def again(self) -> None:
         """Begin anew what was begun: the pipeline that had it is gone."""
-        self.plans = chain([one.plan for one in self.begun], self.plans)
+        self._plans = chain(self.begun, self._plans)
         self.begun = deque()
 
 
@@ -61,7 +51,6 @@ class Feed:
 
     Attributes:
         current: the iteration whose plans are taken.
-        images: what the pipeline gets in place of encoded images, in its first columns.
     """
 
     def __init__(
@@ -75,34 +64,27 @@ class Feed:
             geometry: the pipeline's other inputs for a plan.
         """
         self.current = Iteration(iter(()))
-        self.images = images
+        self._images = images
         self._geometry = geometry
+
+    def start(self, plans: Iterator[BatchPlan]) -> Iteration:
+        """Another iteration, which is the current one from now on."""
+        self.current = Iteration(self._images.begin(plans))
+        return self.current
 
     def __call__(self) -> tuple[Any, ...]:
         """The inputs of the next batch; called by the pipeline, in the training thread."""
-        current = self.current
-        try:
-            for plan in current.plans:
-                columns, begun = self._begin(plan)
-                current.begun.append(begun)
-                if begun.fed:
-                    part = begun.plan.take(begun.given) if len(begun.aside) else begun.plan
-                    return *columns, *self._geometry(part)
-        except Exception as error:
-            current.error = error  # raised where the batch would have come
-        current.plans = iter(())
+        while (begun := self.current.next()) is not None:
+            if begun.fed:
+                part = begun.plan.take(begun.given) if len(begun.aside) else begun.plan
+                return begun.encoded, *self._geometry(part)
         raise StopIteration
 
-    def _begin(self, plan: BatchPlan) -> tuple[Columns, Begun]:
-        try:
-            columns, plan, aside = self.images.take(plan)
-        except FastdataError:
-            raise
-        except (OSError, ValueError):  # who reads them one by one can say which it is
-            return [], Begun(plan, np.arange(len(plan)))
-        return columns, Begun(plan, aside)
+    def explain(self) -> list[str]:
+        """Lines about who reads."""
+        return self._images.explain()
 
     def close(self) -> None:
-        """End what the images have started; the next plan starts it again."""
+        """End what was started; another iteration starts it again."""
         self.current = Iteration(iter(()))
-        self.images.close()
+        self._images.close()
