@@ -250,11 +250,15 @@ class FolderReader(Reader):
         finally:
             os.close(file)
 
-    def read_beginning(self, index: int, most: int) -> tuple[bytes, int]:
-        """Up to ``most`` bytes of sample ``index``, and how many it has."""
+    def read_ends(self, index: int, most: int) -> tuple[bytes, bytes, int]:
+        """The first and the last bytes of sample ``index``, up to ``most`` of each, and how many
+        it has."""
         file = os.open(self.path(index), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(file, most), os.fstat(file).st_size
+            first, length = os.read(file, most), os.fstat(file).st_size
+            if length <= len(first):
+                return first, first, length
+            return first, os.pread(file, most, max(0, length - most)), length
         finally:
             os.close(file)
 

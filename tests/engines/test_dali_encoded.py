@@ -78,6 +78,7 @@ def contents(batch: Begun) -> list[bytes]:
 
 def test_files_of_all_lengths_come_in_their_order(write: Callable[..., Path]) -> None:
     files = [encoded(40, 30), encoded(32, 50, comment=b"#" * 40_000), encoded(30, 30, "L")]
+    files[0] += b"what is behind the end"
     with open_dataset(write(*files)) as dataset:
         found = begun(ImageFiles(dataset, RECIPE, 3), [0, 1, 2], [2], [1, 1], [0, 2], [1, 0])
     expected = [[0, 1, 2], [2], [1, 1], [0, 2], [1, 0]]
@@ -100,10 +101,24 @@ def test_files_of_all_lengths_come_in_their_order(write: Callable[..., Path]) ->
         ),
         sampled(encoded(40, 30, "L"), 0x22),
         encoded(40, 30)[:100],
+        encoded(40, 30)[:-2],
+        encoded(40, 30)[:-10] + b"\0" * 20_000,
+        encoded(40, 30, comment=b"\xff\xd9")[:-2],
         b"This is no image. " * 2000,
         b"",
     ],
-    ids=["PNG", "progressive", "turned", "grey 2x2", "cut", "text", "empty"],
+    ids=[
+        "PNG",
+        "progressive",
+        "turned",
+        "grey 2x2",
+        "cut",
+        "no end",
+        "zeros at the end",
+        "end in a comment",
+        "text",
+        "empty",
+    ],
 )
 def test_what_is_no_plain_jpeg_is_not_given(odd: bytes, write: Callable[..., Path]) -> None:
     files = [encoded(40, 30), odd, encoded(32, 50)]
@@ -117,13 +132,13 @@ def test_headers_are_looked_at_once_also_of_what_is_not_given(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    look = FolderReader.read_beginning
+    look = FolderReader.read_ends
 
-    def counted(reader: FolderReader, index: int, most: int) -> tuple[bytes, int]:
+    def counted(reader: FolderReader, index: int, most: int) -> tuple[bytes, bytes, int]:
         looks.append(index)
         return look(reader, index, most)
 
-    monkeypatch.setattr(FolderReader, "read_beginning", counted)
+    monkeypatch.setattr(FolderReader, "read_ends", counted)
     with open_dataset(write(encoded(40, 30), encoded(400, 300, format="PNG"))) as dataset:
         found = begun(ImageFiles(dataset, RECIPE, 3), *[[1, 0, 1]] * 3, [1, 1])
     assert [one.aside.tolist() for one in found] == [[0, 2]] * 3 + [[0, 1]]

@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 _MOST_THREADS = 8
-_BEGINNING = 1 << 14  # bytes, of which a JPEG's header rarely has more
-_JPEG = b"\xff\xd8"
+_ENDS = 1 << 14  # bytes, of which a JPEG's header, and what is behind its end, rarely has more
+_JPEG, _END = b"\xff\xd8", b"\xff\xd9"
 _SPARE_FILES = 256  # that may be open besides a batch's: maps, the GPU's, other loaders'
 _READ_AHEAD = 2  # batches of files that are under way
 
@@ -153,9 +153,9 @@ class MappedImages(EncodedImages):
 
 
 class ImageFiles(EncodedImages):
-    """A plain folder's. Each header is looked at once; what is read later is compared with that,
-    in its length and its image's size. A change that keeps both, such as of the orientation alone,
-    is not seen."""
+    """A plain folder's. Each header is looked at once, and whether the file has an end; what is
+    read later is compared with that, in its length and its image's size. A change that keeps both,
+    such as of the orientation alone, is not seen."""
 
     def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int) -> None:
         self._dataset, self._recipe, self._batch_size = dataset, recipe, batch_size
@@ -245,13 +245,12 @@ class ImageFiles(EncodedImages):
         headers = HeaderReader()
         for index in indices.tolist():
             with suppress(OSError):  # who reads them one by one says which it was
-                data, length = self._reader.read_beginning(index, _BEGINNING)
+                data, last, length = self._reader.read_ends(index, _ENDS)
                 if len(data) < length and _header(headers, data) is None and data[:2] == _JPEG:
                     data = self._reader.read(index)  # its header is longer
-                size = _plain_size(headers, data)
-                if size is not None:
-                    width, height = size
-                    self._facts[index] = height, width, length
+                header = _plain_header(headers, data)
+                if header is not None and _is_whole(header, last, length):
+                    self._facts[index] = header.height, header.width, length
                     self._sound[index] = True
             self._known[index] = True
 
@@ -325,13 +324,20 @@ def _unread(plan: BatchPlan, failure: Exception) -> Begun:
     return Begun(plan, np.arange(len(plan)), failure=failure)
 
 
-def _plain_size(reader: HeaderReader, data: bytes) -> tuple[int, int] | None:
-    """Width and height by the header of a JPEG that DALI may have as it is; None of others."""
+def _plain_header(reader: HeaderReader, data: bytes) -> Header | None:
+    """Of a JPEG that DALI may have as it is; None of others."""
     header = _header(reader, data) if data[:2] == _JPEG else None
     if header is None or not header.plain or header.single:
         return None
     size = header.width, header.height
-    return size if _channels(np.frombuffer(data, np.uint8), size) else None
+    return header if _channels(np.frombuffer(data, np.uint8), size) else None
+
+
+def _is_whole(header: Header, last: bytes, length: int) -> bool:
+    """Whether a JPEG of so many bytes, of which these are the last, has an end behind its header:
+    nvJPEG paints the missing rows of one that was cut, and says nothing."""
+    end = last.rfind(_END)
+    return end >= 0 and length - len(last) + end >= header.length
 
 
 def _header(reader: HeaderReader, data: bytes) -> Header | None:

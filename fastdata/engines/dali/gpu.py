@@ -32,7 +32,9 @@ class DaliEngine(DaliBase):
 
     ``num_workers`` is the number of DALI's threads, ``prefetch_factor`` the number of batches that
     it has under way. Warnings of its decoder about single images are not printed, unless the
-    environment has another ``DALI_NVIMGCODEC_LOG_LEVEL`` than 1.
+    environment has another ``DALI_NVIMGCODEC_LOG_LEVEL`` than 1. Damage within a JPEG's data is
+    decoded without a word; the conversion has looked for it, and files of a plain folder that have
+    no end are not given to it.
 
     Options, which are those of DALI's decoder (``fn.decoders.image_slice``) and where they are not
     given follow from the dataset's sizes:
