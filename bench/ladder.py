@@ -11,6 +11,7 @@ TF32. "The tuner's advice" is what fastdata tune says of the folder with both co
 done. The last rungs change one of these alone, fed by the fastest loader.
 
     share       of the ceiling, measured in turns with it
+    stretch     ends after --steps or --seconds, when each worker's batch was taken as often
     data wait   share of the time in which the GPU had no batch to work on (its own clock)
     epoch       1.28 million images, as ImageNet has, at this rate
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from bench.peers.common import cpu_seconds
-from bench.training import ready_batches
+from bench.training import batches_a_turn, drain
 from fastdata.tuning.gpu import GpuWatch
 
 __all__ = ["Rung"]
@@ -47,7 +47,7 @@ class Rung:
         flags: of "amp", "channels_last", "benchmark", "tf32".
         model: name of torchvision's, or "small".
         device, batch, workers: as in training.
-        steps, seconds: a stretch ends at the first of them.
+        steps, seconds: a stretch ends at the first of them, with all workers' batches.
         rounds: pairs of stretches.
         budget: seconds that tuning may take.
     """
@@ -87,7 +87,7 @@ def main() -> None:
         "others": [Path(other).name for other in rung.others],
     }
     made |= {"remark": remark, "rung": told}
-    made |= _pairs(rung, step, batches, ready_batches(loader), first)
+    made |= _pairs(rung, step, batches, loader, first)
     print(json.dumps(made))
 
 
@@ -95,7 +95,7 @@ def _pairs(
     rung: Rung,
     step: Callable[[Any], None],
     batches: Iterator[Any],
-    ready: int,
+    loader: Any,
     first: Any,
 ) -> dict[str, Any]:
     found: dict[str, list[Any]] = {"cached": [], "fed": []}
@@ -103,14 +103,17 @@ def _pairs(
     for turn in range(rung.rounds):
         for key in sources if turn % 2 == 0 else reversed(sources):
             if key == "fed":
-                for _ in itertools.islice(batches, ready):
-                    pass
-            found[key].append(_stretch(rung, step, sources[key]))
+                drain(batches, loader, rung.batch / found["cached"][-1]["rate"])
+            whole = batches_a_turn(loader) if key == "fed" else 1
+            found[key].append(_stretch(rung, step, sources[key], whole))
     return found
 
 
-def _stretch(rung: Rung, step: Callable[[Any], None], batches: Iterator[Any]) -> dict[str, Any]:
-    """Train for a while: images/s, share of time without data, cores, and how busy the GPU was."""
+def _stretch(
+    rung: Rung, step: Callable[[Any], None], batches: Iterator[Any], whole: int
+) -> dict[str, Any]:
+    """Train for a while, a multiple of ``whole`` steps: images/s, share of time without data,
+    cores, and how busy the GPU was."""
     cuda = rung.device == "cuda"
     begun = time.perf_counter()
     for count in range(_LEAD):
@@ -121,13 +124,14 @@ def _stretch(rung: Rung, step: Callable[[Any], None], batches: Iterator[Any]) ->
     gaps = _Gaps(cuda)
     cpu, started, count = cpu_seconds(), time.perf_counter(), 0
     with GpuWatch(torch.device("cuda:0" if cuda else "cpu")) as watch:
-        while count < rung.steps:
+        while True:
             gaps.end_step()
             batch = _on_device(next(batches), rung)
             gaps.begin_step()
             step(batch)
             count += 1
-            if count >= _LEAST and time.perf_counter() - started > rung.seconds:
+            late = count >= _LEAST and time.perf_counter() - started > rung.seconds
+            if count % whole == 0 and (late or count >= rung.steps):
                 break
         _wait(cuda)
         seconds = time.perf_counter() - started

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["ready_batches", "train_in_pairs"]
+__all__ = ["batches_a_turn", "drain", "train_in_pairs"]
 
 _LEAD_STEPS = 10  # before each stretch, not timed
 _FINISHED = 2  # batches, at most, that an engine of fastdata's has on the device already
@@ -29,7 +29,7 @@ def train_in_pairs(
         model: is trained by SGD with bf16 autocast.
         loader: is iterated epoch after epoch.
         device: torch.device of the batches.
-        batch, rounds, steps: images of a batch, pairs, and steps of a stretch.
+        batch, rounds, steps: images of a batch, pairs, and steps of a stretch, at least.
         meet: called before the clock starts, where ranks wait for each other.
     """
     import torch
@@ -39,7 +39,8 @@ def train_in_pairs(
     fed = itertools.chain.from_iterable(itertools.repeat(loader))
     images, labels = (tensor.clone() for tensor in next(fed))
     sources = {"cached": itertools.repeat((images, labels)), "fed": fed}
-    ready = ready_batches(loader)
+    turn_of = batches_a_turn(loader)
+    whole = {"cached": steps, "fed": -(-steps // turn_of) * turn_of}
 
     def train(batches: Iterator[Any], count: int) -> None:
         for pixels, classes in itertools.islice(batches, count):
@@ -57,24 +58,38 @@ def train_in_pairs(
     for turn in range(rounds):
         for key in list(sources)[:: 1 if turn % 2 == 0 else -1]:
             if key == "fed":
-                for _ in itertools.islice(fed, ready):  # made during the other stretch
-                    pass
+                drain(fed, loader, batch / found["cached"][-1])
             train(sources[key], _LEAD_STEPS)
             meet()
             wait()
             started = time.perf_counter()
-            train(sources[key], steps)
+            train(sources[key], whole[key])
             wait()
-            found[key].append(steps * batch / (time.perf_counter() - started))
+            found[key].append(whole[key] * batch / (time.perf_counter() - started))
     return found
 
 
-def ready_batches(loader: Any) -> int:
-    """How many batches a DataLoader, or a loader of fastdata's, may have made ready while nobody
-    asked: they are no measure of how fast it makes them. Steps would not use them up, because
-    others are made meanwhile; whoever measures takes them first."""
+def drain(batches: Iterator[Any], loader: Any, patience: float) -> None:
+    """Take what a loader has made ready while nobody asked, which is no measure of how fast it
+    makes batches: until one has to be waited for, longer than ``patience`` in seconds. Steps would
+    not use them up, because others are made meanwhile."""
+    for _ in range(_ready_batches(loader)):
+        began = time.perf_counter()
+        next(batches)
+        if time.perf_counter() - began > patience:
+            return
+
+
+def batches_a_turn(loader: Any) -> int:
+    """How many batches a loader's workers make at the same time: they come in bursts, of which only
+    whole ones say how fast it is."""
+    if not hasattr(loader, "carrier"):
+        return max(1, loader.num_workers)
+    return max(1, loader.carrier.num_workers) if loader.engine == "workers" else 1
+
+
+def _ready_batches(loader: Any) -> int:
+    """How many batches a DataLoader, or a loader of fastdata's, may have made ready."""
     if not hasattr(loader, "carrier"):
         return loader.num_workers * (loader.prefetch_factor or 0)
-    engine = loader.carrier
-    workers = engine.num_workers if loader.engine == "workers" else 1
-    return workers * (engine.prefetch_factor or 1) + _FINISHED
+    return batches_a_turn(loader) * (loader.carrier.prefetch_factor or 1) + _FINISHED

@@ -1,7 +1,7 @@
 """The tuner's choice beside an exhaustive grid.
 
     python -m bench.tuner SRC [--device cpu|cuda] [--budget 60] [--seconds 2] [--rounds 3]
-        [--prefetch 2,4] [--batch 128] [--images 4000] [--setups LIST] [--limit SECONDS]
+        [--prefetch 2,4] [--counts 0,1,...] [--batch 128] [--images 4000] [--setups LIST] [--limit SECONDS]
         [--json FILE]
 
 SRC is a folder of photographs with a folder per class. A set-up is a format of them, the rate of a
@@ -89,6 +89,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prefetch", default="2,4", help="of the grid")
     parser.add_argument(
+        "--counts",
+        default="0,1,2,3,4,6,8,12,16,24,32",
+        help="of workers of the grid, up to twice the CPUs; and the CPUs, and twice",
+    )
+    parser.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds, after which no set-up begins"
     )
     parser.add_argument("--batch", type=int, default=128)
@@ -107,7 +112,7 @@ def _measured(arguments: argparse.Namespace, name: str, data: Path) -> dict[str,
     cpus = sorted(os.sched_getaffinity(0))
     cpus = cpus[: max(1, int(_SETUPS[name][3] * len(cpus)))]
     command = [sys.executable, "-W", "ignore", "-m", "bench.tuner", str(data), "--one", name]
-    for option in ("device", "budget", "seconds", "rounds", "prefetch", "batch"):
+    for option in ("device", "budget", "seconds", "rounds", "prefetch", "counts", "batch"):
         command += [f"--{option}", str(getattr(arguments, option))]
     done = subprocess.run(
         command,
@@ -148,7 +153,7 @@ def _one_setup(arguments: argparse.Namespace) -> None:
     grid = {
         Candidate("data", engine, workers, prefetch)
         for engine in subject.engines
-        for workers in _counts(engine, len(os.sched_getaffinity(0)))
+        for workers in _counts(arguments, engine)
         for prefetch in map(int, arguments.prefetch.split(","))
     } | {chosen, default}
     pools = Pools([subject])
@@ -199,11 +204,12 @@ def _one_setup(arguments: argparse.Namespace) -> None:
     print(json.dumps(row))
 
 
-def _counts(engine: str, cpus: int) -> list[int]:
-    """Numbers of workers of the grid, up to twice the CPUs."""
+def _counts(arguments: argparse.Namespace, engine: str) -> list[int]:
+    """Numbers of workers of the grid."""
     if engine == "direct":
         return [0]
-    counts = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, cpus, 2 * cpus}
+    cpus = len(os.sched_getaffinity(0))
+    counts = {*map(int, arguments.counts.split(",")), cpus, 2 * cpus}
     least = 1 if engine.startswith("dali") else 0
     return sorted(count for count in counts if least <= count <= 2 * cpus)
 
