@@ -1,8 +1,8 @@
 """The tuner's choice beside an exhaustive grid.
 
     python -m bench.tuner SRC [--device cpu|cuda] [--budget 60] [--seconds 2] [--rounds 3]
-        [--prefetch 2,4] [--counts 0,1,...] [--batch 128] [--images 4000] [--setups LIST] [--limit SECONDS]
-        [--json FILE]
+        [--prefetch 2,4] [--counts 0,1,...] [--batch 128] [--images 4000] [--setups LIST]
+        [--limit SECONDS] [--json FILE]
 
 SRC is a folder of photographs with a folder per class. A set-up is a format of them, the rate of a
 step, and the CPUs that may be used; each runs in a process of its own, bound to its CPUs. There the
