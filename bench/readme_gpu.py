@@ -79,7 +79,9 @@ def _beside_others(sets: list[str], tables: dict[str, Result]) -> list[str]:
         for ours, other in _ALIKE:
             if ours in samples and other in samples:
                 middle, low, high = ratio(samples[ours], samples[other])
-                says.append(f"`{ours}` {middle:.2f}x ({low:.2f} to {high:.2f}) of `{other}`")
+                several = len(samples[ours]) > 1
+                spread = f" ({low:.2f} to {high:.2f})" if several else ""
+                says.append(f"`{ours}` {middle:.2f}x{spread} of `{other}`")
         if says:
             found.append(f"{SETS[one].capitalize()}: {', '.join(says)}.")
     return found

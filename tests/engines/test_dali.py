@@ -259,7 +259,8 @@ def test_one_truncated_file_of_500_in_a_plain_folder_ends_no_epoch(
                 images, labels, indices = found
                 assert torch.equal(indices, expected[2])
                 assert torch.equal(labels.cpu(), expected[1])
-                assert (images.cpu().int() - expected[0].int()).abs().max() <= 2
+                # The tolerance is that of docs/architecture.md.
+                assert (images.cpu().int() - expected[0].int()).abs().max() <= 4
                 assert torch.equal(labels.cpu(), (indices >= 200).long())
                 seen += indices.tolist()
             assert [skip.name for skip in loader.skipped] in ([str(bad)], ["b/b_017.jpg"])

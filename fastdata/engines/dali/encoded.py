@@ -162,11 +162,13 @@ class ImageFiles(EncodedImages):
         self._known = np.zeros(len(dataset), np.bool_)
         self._sound = np.zeros(len(dataset), np.bool_)
         self._facts = np.zeros((len(dataset), 3), np.int64)  # height, width, bytes
-        self._count = min(_MOST_THREADS, max(2, cpus_of_a_rank(available_cpus()) // 2))
+        cpus = cpus_of_a_rank(available_cpus())
+        self._readers = min(_MOST_THREADS, max(2, cpus // 4))
+        self._lookers = min(_MOST_THREADS, max(2, cpus // 2))  # who wait more than they work
         self._threads: Threads | None = None
 
     def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
-        files, asked = _Files(self._count, self._batch_size), deque[Begun]()
+        files, asked = _Files(self._readers, self._batch_size), deque[Begun]()
         for plan in plans:
             asked.append(self._ask(files, plan))
             if len(asked) == _READ_AHEAD:
@@ -222,8 +224,8 @@ class ImageFiles(EncodedImages):
 
     def explain(self) -> list[str]:
         return [
-            f"{self._count} more of DALI's threads read its files; in the first epoch "
-            "as many of this process look at their headers."
+            f"{self._readers} more of DALI's threads read its files; in the first epoch "
+            f"{self._lookers} of this process look at their headers."
         ]
 
     def close(self) -> None:
@@ -237,8 +239,8 @@ class ImageFiles(EncodedImages):
             return
         self._sound[indices] = False
         if self._threads is None:
-            self._threads = Threads(self._count, "fastdata-headers")
-        shares = np.array_split(indices, self._count)
+            self._threads = Threads(self._lookers, "fastdata-headers")
+        shares = np.array_split(indices, self._lookers)
         results([self._threads.start(self._look_at_some, share) for share in shares if len(share)])
 
     def _look_at_some(self, indices: Slots) -> None:

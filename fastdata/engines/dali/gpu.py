@@ -24,7 +24,7 @@ from fastdata.plan import BatchPlan
 __all__ = ["DaliEngine"]
 
 _MOST_THREADS = 16
-_SPARED = 2  # CPUs for the training, and for what feeds the decoder
+_SHARE = 0.75  # of the CPUs; more only get in the way of the training and of who reads files
 
 
 class DaliEngine(DaliBase):
@@ -77,7 +77,7 @@ class DaliEngine(DaliBase):
         return super().refusal(settings)
 
     def _threads(self) -> int:
-        return min(_MOST_THREADS, max(1, cpus_of_a_rank(self._cpus) - _SPARED))
+        return min(_MOST_THREADS, max(1, int(_SHARE * cpus_of_a_rank(self._cpus))))
 
     @staticmethod
     def _geometry(settings: Settings) -> Any:
