@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,25 @@ def test_a_file_that_is_no_image_any_more_is_a_fault_as_in_every_engine(
             assert [skip.index for skip in skipping.skipped] == [3]
             with pytest.raises(DataError, match="03---"):
                 list(raising)
+
+
+@pytest.mark.parametrize("end", ["close", "another iterator"])
+def test_who_reads_for_an_iterator_that_is_kept_is_not(
+    end: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    build = _Files._build
+    monkeypatch.setattr(_Files, "_build", lambda one: built.append(weakref.ref(one)) or build(one))
+    path = write(*(encoded(40, 30) for _ in range(12)))
+    with make_loader(path, 1, recipe=RECIPE, engine="dali-cpu", num_workers=1) as loader:
+        kept = iter(loader)
+        next(kept)
+        if end == "close":
+            loader.close()
+        else:
+            assert len(list(loader)) == 12
+        assert [one() for one in built] == [None] * len(built) != []
+        del kept
 
 
 def test_files_that_cannot_be_read_and_are_at_no_fault_are_an_error(
