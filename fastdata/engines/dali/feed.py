@@ -40,12 +40,6 @@ class Iteration:
             self.begun.append(begun)
         return begun
 
-    def end(self) -> None:
-        """Let go of what was read, and of who reads: nobody will ask for it."""
-        self._plans = iter(())
-        for one in self.begun:
-            one.encoded = ()
-
     def again(self) -> None:
         """Begin anew what was begun: the pipeline that had it is gone."""
         self._plans = chain(self.begun, self._plans)
@@ -75,7 +69,6 @@ class Feed:
 
     def start(self, plans: Iterator[BatchPlan]) -> Iteration:
         """Another iteration, which is the current one from now on."""
-        self.current.end()
         self.current = Iteration(self._images.begin(plans))
         return self.current
 
