@@ -15,8 +15,10 @@ from nvidia.dali import Pipeline, fn, types
 
 from fastdata.engines import Batch, Engine, Settings
 from fastdata.engines.ahead import Ahead
-from fastdata.engines.dali.encoded import Begun, batch_refusal, encoded_images
+from fastdata.engines.dali.encoded import Begun, EncodedImages
 from fastdata.engines.dali.feed import Feed
+from fastdata.engines.dali.files import ImageFiles, batch_refusal
+from fastdata.engines.dali.mapped import MappedImages
 from fastdata.engines.fetch import Fetcher, HostBatch
 from fastdata.engines.transfer import Finisher
 from fastdata.errors import DataError, WorkerError
@@ -55,8 +57,7 @@ class DaliBase(Engine):
         self.num_workers = self._threads() if asked is None else max(1, asked)
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
-        images = encoded_images(settings.dataset, settings.recipe, settings.batch_size)
-        self._feed = Feed(images, self._geometry(settings))
+        self._feed = Feed(_encoded_images(settings), self._geometry(settings))
         self._under_way = False  # batches of the iteration that was current last
         self._refusals = 0  # of batches in which nobody else finds a fault
         self._fetch = Fetcher(settings, shared=False)
@@ -192,6 +193,12 @@ class DaliBase(Engine):
     def close(self) -> None:
         self._feed.close()
         self.pipeline, self._under_way = None, False
+
+
+def _encoded_images(settings: Settings) -> EncodedImages:
+    if settings.dataset.plain:
+        return MappedImages(settings.dataset)
+    return ImageFiles(settings.dataset, settings.recipe, settings.batch_size)
 
 
 def decoded_crops(

@@ -1,51 +1,18 @@
-"""A plan's encoded images, as a pipeline of DALI's is given them.
-
-Of a converted dataset they are in the maps of its files. A plain folder's files are read by DALI's
-threads, for which Python's would wait for each other, in a pipeline of its own.
-
-A header that DALI cannot parse, or a box outside of the image, does not raise in the threads of its
-decoder: it ends the process. So nothing reaches the decoder that was not looked at before.
-"""
+"""A plan's encoded images, as a pipeline of DALI's is given them."""
 
 from __future__ import annotations
 
-import resource
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia import nvimgcodec
-from nvidia.dali import Pipeline, fn, pipeline_def, types
 
-from fastdata.dataset import Dataset
-from fastdata.engines.samples import NO_SIZE
-from fastdata.errors import FastdataError
-from fastdata.formats.folder import FolderReader
-from fastdata.header import Header, HeaderReader
-from fastdata.machine import available_cpus, cpus_of_a_rank
 from fastdata.plan import BatchPlan
-from fastdata.recipe import Recipe
-from fastdata.threads import Threads, results
 
-__all__ = [
-    "Begun",
-    "EncodedImages",
-    "ImageFiles",
-    "MappedImages",
-    "batch_refusal",
-    "encoded_images",
-]
-
-_MOST_THREADS = 8
-_ENDS = 1 << 14  # bytes, of which a JPEG's header, and what is behind its end, rarely has more
-_JPEG, _END = b"\xff\xd8", b"\xff\xd9"
-_SPARE_FILES = 256  # that may be open besides a batch's: maps, the GPU's, other loaders'
-_READ_AHEAD = 2  # batches of files that are under way
+__all__ = ["Begun", "EncodedImages", "Slots"]
 
 Slots = NDArray[np.int64]
 
@@ -66,6 +33,11 @@ class Begun:
     aside: Slots
     encoded: Any = ()
     failure: Exception | None = None
+
+    @classmethod
+    def unread(cls, plan: BatchPlan, failure: Exception) -> Begun:
+        """A plan of which nothing could be read."""
+        return cls(plan, np.arange(len(plan)), failure=failure)
 
     @property
     def fed(self) -> bool:
@@ -92,278 +64,3 @@ class EncodedImages(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """End what was started; the next plan starts it again."""
-
-
-def encoded_images(dataset: Dataset, recipe: Recipe, batch_size: int) -> EncodedImages:
-    """Those of a dataset; the recipe's draws complete a plan of images that had no size yet."""
-    if dataset.plain:
-        return MappedImages(dataset)
-    return ImageFiles(dataset, recipe, batch_size)
-
-
-def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
-    """Why a pipeline cannot be given batches of this size of it; None where it can."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if dataset.plain or most == resource.RLIM_INFINITY or batch_size + _SPARE_FILES <= most:
-        return None
-    return (
-        f"DALI opens all files of a batch at once: {batch_size}, and {_SPARE_FILES} to spare, "
-        f"are more than the {most} that a process may have open; raise that (ulimit -n)"
-    )
-
-
-class MappedImages(EncodedImages):
-    """A converted dataset's. Each header is looked at once."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._single = np.zeros(len(dataset), np.int32)  # see Header.single
-        self._sound = np.zeros(len(dataset), np.bool_)
-
-    def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
-        return map(self._begin, plans)
-
-    def _begin(self, plan: BatchPlan) -> Begun:
-        try:
-            encoded = self._read(plan)
-        except FastdataError:
-            raise
-        except (OSError, ValueError) as error:
-            return _unread(plan, error)
-        sound = self._sound[plan.indices]
-        given = [encoded[slot] for slot in np.flatnonzero(sound)]
-        return Begun(plan, np.flatnonzero(~sound), given)
-
-    def _read(self, plan: BatchPlan) -> list[NDArray[np.uint8]]:
-        data = self._dataset.reader.read_many(plan.indices)
-        encoded = [np.frombuffer(one, np.uint8) for one in data]
-        for slot in np.flatnonzero(~self._sound[plan.indices]).tolist():
-            self._look_at(int(plan.indices[slot]), encoded[slot])
-        for slot in np.flatnonzero(self._single[plan.indices]).tolist():
-            encoded[slot] = _as_single(encoded[slot], int(self._single[plan.indices[slot]]))
-        return encoded
-
-    def _look_at(self, index: int, encoded: NDArray[np.uint8]) -> None:
-        channels = _channels(encoded, tuple(self._dataset.sizes[index].tolist()))
-        if channels == 1:
-            header = _header(HeaderReader(), encoded.tobytes())
-            channels = 0 if header is None else 1
-            self._single[index] = 0 if header is None else header.single
-        self._sound[index] = channels > 0
-
-
-class ImageFiles(EncodedImages):
-    """A plain folder's. Each header is looked at once, and whether the file has an end; what is
-    read later is compared with that, in its length and its image's size. A change that keeps both,
-    such as of the orientation alone, is not seen."""
-
-    def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int) -> None:
-        self._dataset, self._recipe, self._batch_size = dataset, recipe, batch_size
-        self._known = np.zeros(len(dataset), np.bool_)
-        self._sound = np.zeros(len(dataset), np.bool_)
-        self._facts = np.zeros((len(dataset), 3), np.int64)  # height, width, bytes
-        cpus = cpus_of_a_rank(available_cpus())
-        self._readers = min(_MOST_THREADS, max(2, cpus // 4))
-        self._lookers = min(_MOST_THREADS, max(2, cpus // 2))  # who wait more than they work
-        self._threads: Threads | None = None
-
-    def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
-        files, asked = _Files(self._readers, self._batch_size), deque[Begun]()
-        for plan in plans:
-            asked.append(self._ask(files, plan))
-            if len(asked) == _READ_AHEAD:
-                yield self._receive(files, asked)
-        while asked:
-            yield self._receive(files, asked)
-
-    def _ask(self, files: _Files, plan: BatchPlan) -> Begun:
-        indices = plan.indices
-        self._look_at(np.unique(indices[~self._known[indices]]))
-        sound = self._sound[indices]
-        sizes = np.where(sound[:, None], self._facts[indices, 1::-1], NO_SIZE).astype(np.int32)
-        begun = Begun(plan.with_sizes(self._recipe, sizes), np.flatnonzero(~sound))
-        if begun.fed:
-            given = indices[sound]
-            paths = [self._reader.path(index) for index in given.tolist()]
-            files.ask(paths, self._facts[given])
-        return begun
-
-    def _receive(self, files: _Files, asked: deque[Begun]) -> Begun:
-        """The first that was asked for, with its images."""
-        begun = asked.popleft()
-        if not begun.fed:
-            return begun
-        try:
-            begun.encoded = files.receive()
-        except Exception:  # files have changed since their headers were looked at
-            self._look_again(begun.plan.indices)
-            files.restart()
-            begun = self._read_now(files, begun.plan)
-            others = [self._ask(files, other.plan) for other in asked]
-            asked.clear()
-            asked.extend(others)
-        return begun
-
-    def _read_now(self, files: _Files, plan: BatchPlan) -> Begun:
-        begun = self._ask(files, plan)
-        try:
-            if begun.fed:
-                begun.encoded = files.receive()
-        except Exception as error:
-            files.restart()
-            return _unread(plan, error)
-        return begun
-
-    def _look_again(self, indices: Slots) -> None:
-        """At headers of files that may have changed."""
-        before = self._sound[indices], self._facts[indices]
-        self._known[indices] = False
-        self._look_at(np.unique(indices))
-        if any(map(np.any, (before[0] != self._sound[indices], before[1] != self._facts[indices]))):
-            self._known[:] = False  # where one has changed, others may have
-
-    def explain(self) -> list[str]:
-        return [
-            f"{self._readers} more of DALI's threads read its files; in the first epoch "
-            f"{self._lookers} of this process look at their headers."
-        ]
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.close()
-            self._threads = None
-
-    def _look_at(self, indices: Slots) -> None:
-        """Look at headers, in threads, which mostly wait for the disk."""
-        if not len(indices):
-            return
-        self._sound[indices] = False
-        if self._threads is None:
-            self._threads = Threads(self._lookers, "fastdata-headers")
-        shares = np.array_split(indices, self._lookers)
-        results([self._threads.start(self._look_at_some, share) for share in shares if len(share)])
-
-    def _look_at_some(self, indices: Slots) -> None:
-        headers = HeaderReader()
-        for index in indices.tolist():
-            with suppress(OSError):  # who reads them one by one says which it was
-                data, last, length = self._reader.read_ends(index, _ENDS)
-                if len(data) < length and _header(headers, data) is None and data[:2] == _JPEG:
-                    data = self._reader.read(index)  # its header is longer
-                header = _plain_header(headers, data)
-                if header is not None and _is_whole(header, last, length):
-                    self._facts[index] = header.height, header.width, length
-                    self._sound[index] = True
-            self._known[index] = True
-
-    @property
-    def _reader(self) -> FolderReader:
-        reader = self._dataset.reader
-        assert isinstance(reader, FolderReader)
-        return reader
-
-
-class _Files:
-    """A pipeline of DALI's that reads files, batches of them ahead."""
-
-    def __init__(self, threads: int, batch_size: int) -> None:
-        self._threads, self._batch_size = threads, batch_size
-        self.restart()
-
-    def restart(self) -> None:
-        """Another pipeline, with nothing under way: one that had an error is invalid."""
-        self._pipeline = self._build()
-        self._asked = deque[tuple[NDArray[np.uint8], NDArray[np.int64]]]()
-
-    def _build(self) -> Pipeline:
-        def graph() -> Any:
-            names = fn.external_source(name="names", no_copy=True, dtype=types.UINT8, ndim=1)
-            encoded = fn.io.file.read(names, dont_use_mmap=True)  # a cut file's map kills
-            return encoded, fn.peek_image_shape(encoded, adjust_orientation=False)
-
-        pipeline = pipeline_def(graph)(
-            batch_size=self._batch_size,
-            num_threads=self._threads,
-            device_id=None,
-            prefetch_queue_depth=1,  # DALI asks for so many before it begins
-            exec_dynamic=True,
-        )
-        pipeline.build()
-        return pipeline
-
-    def ask(self, paths: list[bytes], facts: NDArray[np.int64]) -> None:
-        """Begin to read a batch.
-
-        Args:
-            paths: of its files.
-            facts: height, width and length in bytes that each has, int64 [B, 3].
-        """
-        # Rows of one length make one array: what is behind a name are NULs, which end it.
-        names = np.array(paths, np.bytes_)
-        rows = names.view(np.uint8).reshape(len(paths), names.itemsize)
-        self._pipeline.feed_input("names", rows)
-        self._pipeline.schedule_run()
-        self._asked.append((rows, facts))
-
-    def receive(self) -> Any:
-        """The files that were asked for first.
-
-        Raises:
-            Exception: of DALI's, whose types are many: a file cannot be read, or is no image.
-            ValueError: a file has other facts.
-        """
-        encoded, shapes = self._pipeline.outputs()
-        _, facts = self._asked.popleft()
-        lengths = np.array(encoded.shape(), np.int64)
-        found = np.concatenate([shapes.as_array()[:, :2], lengths], axis=1)
-        changed = np.flatnonzero((found != facts).any(axis=1))
-        if len(changed):
-            raise ValueError(f"{len(changed)} files of a batch have changed")
-        return encoded
-
-
-def _unread(plan: BatchPlan, failure: Exception) -> Begun:
-    return Begun(plan, np.arange(len(plan)), failure=failure)
-
-
-def _plain_header(reader: HeaderReader, data: bytes) -> Header | None:
-    """Of a JPEG that DALI may have as it is; None of others."""
-    header = _header(reader, data) if data[:2] == _JPEG else None
-    if header is None or not header.plain or header.single:
-        return None
-    size = header.width, header.height
-    return header if _channels(np.frombuffer(data, np.uint8), size) else None
-
-
-def _is_whole(header: Header, last: bytes, length: int) -> bool:
-    """Whether a JPEG of so many bytes, of which these are the last, has an end behind its header:
-    nvJPEG paints the missing rows of one that was cut, and says nothing."""
-    end = last.rfind(_END)
-    return end >= 0 and length - len(last) + end >= header.length
-
-
-def _header(reader: HeaderReader, data: bytes) -> Header | None:
-    """Its header; None where it has none that is sound."""
-    try:
-        return reader.read(data)
-    except (OSError, ValueError):
-        return None
-
-
-def _channels(encoded: NDArray[np.uint8], size: tuple[int, int]) -> int:
-    """How many components a JPEG has by its header; 0 where DALI's own parser refuses it, or finds
-    another size (width, height) in it."""
-    try:
-        stream = nvimgcodec.CodeStream(encoded)
-        sound = stream.codec_name == "jpeg" and (stream.width, stream.height) == size
-        return int(stream.num_channels) if sound else 0
-    except RuntimeError:
-        return 0
-
-
-def _as_single(encoded: NDArray[np.uint8], offset: int) -> NDArray[np.uint8]:
-    """A grey JPEG whose sampling factors, at ``offset``, are 1x1: the GPU's hardware decoder takes
-    others at their word, and makes a heap of tiles of the image."""
-    changed = encoded.copy()
-    changed[offset] = 0x11
-    return changed

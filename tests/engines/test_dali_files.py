@@ -1,5 +1,5 @@
-"""What DALI is given of a plain folder: the names of sound files, whose headers are looked at once;
-files that have changed since are found out by the pipeline."""
+"""What DALI is given of a plain folder: sound files, whose headers are looked at once; files that
+have changed since are looked at again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 
 from fastdata import DataError, Recipe, WorkerError, make_loader, open_dataset
-from fastdata.engines.dali.encoded import Begun, ImageFiles, _Files
+from fastdata.engines.dali.encoded import Begun
+from fastdata.engines.dali.files import ImageFiles, _Files
 from fastdata.formats.folder import FolderReader
 from fastdata.plan import plan_batches
 from fastdata.recipe import draw_key
