@@ -28,7 +28,7 @@ from fastdata.tuning.gpu import GpuWatch
 __all__ = ["Rung"]
 
 _LEAD = 5  # steps before every stretch, where there is time for them
-_LEAST = 2  # steps, however slow
+_LEAST = 2  # steps, however slow; of workers each one's
 _PREFETCH = 4  # batches that a worker makes ready, on the rung that is about it
 _CLASSES = 1000
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

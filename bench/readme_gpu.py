@@ -79,9 +79,9 @@ def _beside_others(sets: list[str], tables: dict[str, Result]) -> list[str]:
         for ours, other in _ALIKE:
             if ours in samples and other in samples:
                 middle, low, high = ratio(samples[ours], samples[other])
-                several = len(samples[ours]) > 1
-                spread = f" ({low:.2f} to {high:.2f})" if several else ""
-                says.append(f"`{ours}` {middle:.2f}x{spread} of `{other}`")
+                once = len(samples[ours]) == 1
+                spread = "one round" if once else f"{low:.2f} to {high:.2f}"
+                says.append(f"`{ours}` {middle:.2f}x ({spread}) of `{other}`")
         if says:
             found.append(f"{SETS[one].capitalize()}: {', '.join(says)}.")
     return found

@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["batches_a_turn", "drain", "train_in_pairs"]
 
 _LEAD_STEPS = 10  # before each stretch, not timed
+_WAIT_STEPS = 3  # shorter waits may be the machine's
 _FINISHED = 2  # batches, at most, that an engine of fastdata's has on the device already
 
 
@@ -69,14 +70,16 @@ def train_in_pairs(
     return found
 
 
-def drain(batches: Iterator[Any], loader: Any, patience: float) -> None:
+def drain(batches: Iterator[Any], loader: Any, step: float) -> None:
     """Take what a loader has made ready while nobody asked, which is no measure of how fast it
-    makes batches: until one has to be waited for, longer than ``patience`` in seconds. Steps would
-    not use them up, because others are made meanwhile."""
+    makes batches; training on them would not use them up, because others are made meanwhile. It is
+    used up where one has to be waited for, much longer than a ``step`` takes in seconds."""
     for _ in range(_ready_batches(loader)):
         began = time.perf_counter()
-        next(batches)
-        if time.perf_counter() - began > patience:
+        taken = next(batches)
+        waited = time.perf_counter() - began
+        del taken  # which may take long, too
+        if waited > _WAIT_STEPS * step:
             return
 
 
@@ -85,7 +88,9 @@ def batches_a_turn(loader: Any) -> int:
     whole ones say how fast it is."""
     if not hasattr(loader, "carrier"):
         return max(1, loader.num_workers)
-    return max(1, loader.carrier.num_workers) if loader.engine == "workers" else 1
+    if loader.engine != "workers":
+        return 1
+    return max(1, loader.carrier.num_workers) * loader.carrier.together
 
 
 def _ready_batches(loader: Any) -> int:

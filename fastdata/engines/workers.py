@@ -52,6 +52,9 @@ _PREFETCH = 2  # tasks ahead for each worker, DataLoader's own default
 class WorkersEngine(Engine):
     """CPU decoding in worker processes.
 
+    Attributes:
+        together: batches that are sent to a worker at a time.
+
     Options:
         decoder: name of a decoder in the registry; ``"simplejpeg"`` by default.
         start_method: ``"fork"``, ``"forkserver"`` or ``"spawn"``; Python's default by default.
@@ -94,9 +97,9 @@ class WorkersEngine(Engine):
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
         self._slots: Slots | None = None
         self._slot_bytes = self._bytes_of_a_batch()
-        self._together = 1
+        self.together = 1
         if self._slot_bytes:
-            self._together = batches_together(self._slot_bytes)
+            self.together = batches_together(self._slot_bytes)
         self._read_ahead = ReadAhead(settings)
         self._feed = _Feed(self._read_ahead, self.num_workers)
         self._deaths = select.poll()
@@ -189,13 +192,13 @@ class WorkersEngine(Engine):
         tasks = self.num_workers * self.prefetch_factor
         # Those that workers have, the task received last, and those whose copies are going on or
         # that the training still holds.
-        count = (tasks + 1) * self._together + _AHEAD + 2
+        count = (tasks + 1) * self.together + _AHEAD + 2
         self._slots = Slots(count, self._slot_bytes)
         if self.settings.device.type == "cuda":
             self._slots.register()
         active = self._feed.active
         self._feed = _Feed(
-            self._read_ahead, self.num_workers, self._slots, self._together, self.prefetch_factor
+            self._read_ahead, self.num_workers, self._slots, self.together, self.prefetch_factor
         )
         self._feed.active = active
 
@@ -245,8 +248,8 @@ class WorkersEngine(Engine):
         lines = [f"engine workers: {how}; decoder {decoder}."]
         if workers:
             ahead = f"Each worker prepares up to {self.prefetch_factor} batches ahead"
-            if self._together > 1:
-                ahead = f"{ahead}, or as many times {self._together}, because they are small"
+            if self.together > 1:
+                ahead = f"{ahead}, or as many times {self.together}, because they are small"
             lines.append(f"{ahead}.")
         if self._crops is not None:
             lines.append(f"Workers cut crops without scaling them. {self._crops.explain()}")

@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from fastdata import DataError, Recipe, WorkerError, make_loader, open_dataset
 from fastdata.engines.dali.encoded import Begun
 from fastdata.engines.dali.files import ImageFiles, _Files
 from fastdata.formats.folder import FolderReader
-from fastdata.plan import plan_batches
+from fastdata.plan import BatchPlan, plan_batches
 from fastdata.recipe import draw_key
 
 RECIPE = Recipe(size=24, crop="center", dtype="uint8")
+AHEAD = 2  # batches that are read before they are asked for
 DEVICES = [
     pytest.param("dali-cpu", "cpu"),
     pytest.param(
@@ -82,7 +83,7 @@ def test_files_of_all_lengths_come_in_their_order(write: Callable[..., Path]) ->
     files = [encoded(40, 30), encoded(32, 50, comment=b"#" * 40_000), encoded(30, 30, "L")]
     files[0] += b"what is behind the end"
     with open_dataset(write(*files)) as dataset:
-        found = begun(ImageFiles(dataset, RECIPE, 3), [0, 1, 2], [2], [1, 1], [0, 2], [1, 0])
+        found = begun(ImageFiles(dataset, RECIPE, 3, AHEAD), [0, 1, 2], [2], [1, 1], [0, 2], [1, 0])
     expected = [[0, 1, 2], [2], [1, 1], [0, 2], [1, 0]]
     assert [contents(one) for one in found] == [[files[i] for i in some] for some in expected]
     assert all(one.aside.tolist() == [] for one in found)
@@ -125,7 +126,7 @@ def test_files_of_all_lengths_come_in_their_order(write: Callable[..., Path]) ->
 def test_what_is_no_plain_jpeg_is_not_given(odd: bytes, write: Callable[..., Path]) -> None:
     files = [encoded(40, 30), odd, encoded(32, 50)]
     with open_dataset(write(*files)) as dataset:
-        [found] = begun(ImageFiles(dataset, RECIPE, 3), [0, 1, 2])
+        [found] = begun(ImageFiles(dataset, RECIPE, 3, AHEAD), [0, 1, 2])
     assert contents(found) == [files[0], files[2]]
     assert found.aside.tolist() == [1]
 
@@ -142,7 +143,7 @@ def test_headers_are_looked_at_once_also_of_what_is_not_given(
 
     monkeypatch.setattr(FolderReader, "read_ends", counted)
     with open_dataset(write(encoded(40, 30), encoded(400, 300, format="PNG"))) as dataset:
-        found = begun(ImageFiles(dataset, RECIPE, 3), *[[1, 0, 1]] * 3, [1, 1])
+        found = begun(ImageFiles(dataset, RECIPE, 3, AHEAD), *[[1, 0, 1]] * 3, [1, 1])
     assert [one.aside.tolist() for one in found] == [[0, 2]] * 3 + [[0, 1]]
     assert [one.fed for one in found] == [True] * 3 + [False]
     assert sorted(looks) == [0, 1]
@@ -152,7 +153,7 @@ def test_a_file_that_is_gone_is_not_given(write: Callable[..., Path]) -> None:
     path = write(encoded(40, 30), encoded(32, 50))
     with open_dataset(path) as dataset:
         (path / "a" / "00.jpg").unlink()
-        [found] = begun(ImageFiles(dataset, RECIPE, 2), [0, 1])
+        [found] = begun(ImageFiles(dataset, RECIPE, 2, AHEAD), [0, 1])
     assert contents(found) == [encoded(32, 50)]
     assert found.aside.tolist() == [0]
 
@@ -195,7 +196,7 @@ def test_a_file_that_has_changed_is_read_once_more(
 
 
 @pytest.mark.parametrize(("engine", "device"), DEVICES)
-@pytest.mark.parametrize("now", [None, b"This is no image. " * 100, b"\xff\xd8\xff"])
+@pytest.mark.parametrize("now", [None, b"This is no image. " * 100, b"\xff\xd8\xff", b""])
 def test_a_file_that_is_no_image_any_more_is_a_fault_as_in_every_engine(
     now: bytes | None, engine: str, device: str, write: Callable[..., Path]
 ) -> None:
@@ -251,24 +252,68 @@ def test_files_that_cannot_be_read_and_are_at_no_fault_are_an_error(
             next(batches)
 
 
-def test_all_files_may_change_between_two_epochs(write: Callable[..., Path]) -> None:
-    path = write(*(encoded(40, 30) for _ in range(30)))  # more batches than may be refused
+def test_what_is_read_again_may_have_any_neighbours(write: Callable[..., Path]) -> None:
+    other = encoded(40, 30, format="PNG")
+    path = write(*(encoded(40, 30) for _ in range(4)), other, other)
+    batches = [[0, 1], [4, 5], [2, 3], [1, 4], [3, 3]]
+    with open_dataset(path) as dataset:
+        images = ImageFiles(dataset, RECIPE, 2, AHEAD)
+        before = begun(images, *batches)
+        (path / "a" / "01-.jpg").write_bytes(changed := encoded(50, 40))
+        after = begun(images, *batches)
+    same = [one.aside.tolist() for one in before]
+    assert same == [one.aside.tolist() for one in after] == [[], [0, 1], [], [1], []]
+    plain = encoded(40, 30)
+    assert [contents(one) for one in after if one.fed] == [
+        [plain, changed],
+        [plain, plain],
+        [changed],
+        [plain, plain],
+    ]
+    assert [one.failure for one in after] == [None] * 5
+
+
+def test_an_error_of_the_plans_comes_behind_their_batches(write: Callable[..., Path]) -> None:
+    def plans() -> Iterator[BatchPlan]:
+        yield from plan_batches(RECIPE, draw_key(0, 0), [np.array([one]) for one in range(3)], None)
+        raise ValueError("no more")
+
+    with open_dataset(write(*(encoded(40, 30) for _ in range(3)))) as dataset:
+        batches = ImageFiles(dataset, RECIPE, 1, AHEAD).begin(plans())
+        assert [next(batches).plan.indices.tolist() for _ in range(3)] == [[0], [1], [2]]
+        with pytest.raises(ValueError, match="no more"):
+            next(batches)
+
+
+def test_all_files_may_change_between_two_epochs(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    build = _Files._build
+    monkeypatch.setattr(_Files, "_build", lambda files: built.append(files) or build(files))
+    path = write(*(encoded(40, 30) for _ in range(30)))
     options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
     with make_loader(path, 2, engine="dali-cpu", **options) as loader:
         assert len(list(loader)) == 15
         write(*(encoded(40, 30, quality=95) for _ in range(30)))
         images = torch.cat([images for images, _ in loader])
+    assert len(built) == 3  # where one file has changed, all are looked at again
     with make_loader(path, 30, engine="workers", **options) as reference:
         [(expected, _)] = list(reference)
     assert (images.int() - expected.int()).abs().max() <= 4
 
 
 LIMITED = """
-import resource, sys
+import pathlib, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from fastdata import UsageError, make_loader
 options = {"engine": "dali-cpu", "recipe": "imagenet-eval", "shuffle": False}
 with make_loader(sys.argv[1], 44, num_workers=1, **options) as loader:
+    print(sum(len(images) for images, _ in loader))
+with make_loader(sys.argv[1], 44, num_workers=1, on_error="skip", **options) as loader:
+    list(loader)
+    for file in sorted(pathlib.Path(sys.argv[1]).glob("*/*"))[:46]:
+        file.unlink()
     print(sum(len(images) for images, _ in loader))
 try:
     make_loader(sys.argv[1], 45, **options)
@@ -287,7 +332,7 @@ def test_a_batch_has_no_more_files_than_may_be_open(write: Callable[..., Path]) 
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    loaded, message = done.stdout.splitlines()
-    assert loaded == "50"
+    loaded, left, message = done.stdout.splitlines()
+    assert (loaded, left) == ("50", "4")
     assert "45, and 256 to spare, are more than the 300" in message
     assert "ulimit -n" in message

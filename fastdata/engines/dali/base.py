@@ -57,7 +57,8 @@ class DaliBase(Engine):
         self.num_workers = self._threads() if asked is None else max(1, asked)
         self.prefetch_factor = settings.prefetch_factor or _PREFETCH
         self._finisher = Finisher(settings.recipe, settings.device, settings.dtype)
-        self._feed = Feed(_encoded_images(settings), self._geometry(settings))
+        images = _encoded_images(settings, self.prefetch_factor)
+        self._feed = Feed(images, self._geometry(settings))
         self._under_way = False  # batches of the iteration that was current last
         self._refusals = 0  # of batches in which nobody else finds a fault
         self._fetch = Fetcher(settings, shared=False)
@@ -121,7 +122,7 @@ class DaliBase(Engine):
                 yield self._with_aside(current.begun.popleft(), images)
             elif failure is not None:
                 begun = current.begun.popleft()
-                begun.failure = failure
+                begun.failure, begun.encoded = failure.with_traceback(None), ()
                 # DALI calls a pipeline invalid after any error, so another one does what it had.
                 self.pipeline, self._under_way = None, False
                 current.again()
@@ -195,10 +196,10 @@ class DaliBase(Engine):
         self.pipeline, self._under_way = None, False
 
 
-def _encoded_images(settings: Settings) -> EncodedImages:
+def _encoded_images(settings: Settings, ahead: int) -> EncodedImages:
     if settings.dataset.plain:
         return MappedImages(settings.dataset)
-    return ImageFiles(settings.dataset, settings.recipe, settings.batch_size)
+    return ImageFiles(settings.dataset, settings.recipe, settings.batch_size, ahead)
 
 
 def decoded_crops(

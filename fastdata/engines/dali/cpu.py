@@ -27,10 +27,11 @@ class DaliCpuEngine(DaliBase):
     """DALI's CPU operators, for datasets of encoded images.
 
     ``num_workers`` is the number of DALI's threads (at least one), ``prefetch_factor`` the number
-    of batches that it has under way. Where a crop is reduced, blocks of the decoded JPEG are
-    averaged, as for pixels: DALI has no access to the JPEG's own scaling. Colours and erasing are
-    done in the training thread. Damage within a JPEG's data that ends no row early is decoded
-    without a word; the conversion has looked for it.
+    of batches that it has under way; of a plain folder as many are read ahead, by threads of their
+    own, a quarter of the CPUs and at least two. Where a crop is reduced, blocks of the decoded
+    JPEG are averaged, as for pixels: DALI has no access to the JPEG's own scaling. Colours and
+    erasing are done in the training thread. Damage within a JPEG's data that ends no row early is
+    decoded without a word; the conversion has looked for it.
     """
 
     def __init__(self, settings: Settings) -> None:

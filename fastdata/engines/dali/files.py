@@ -6,7 +6,6 @@ from __future__ import annotations
 import resource
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from fastdata.dataset import Dataset
 from fastdata.engines.dali.encoded import Begun, EncodedImages, Slots
 from fastdata.engines.dali.headers import JPEG, is_whole, plain_header, sound_header
 from fastdata.engines.samples import NO_SIZE
+from fastdata.files import SYSTEM_FAULTS
 from fastdata.formats.folder import FolderReader
 from fastdata.header import HeaderReader
 from fastdata.machine import available_cpus, cpus_of_a_rank
@@ -29,7 +29,6 @@ __all__ = ["ImageFiles", "batch_refusal"]
 _MOST_THREADS = 8
 _ENDS = 1 << 14  # bytes, of which a JPEG's header, and what is behind its end, rarely has more
 _SPARE_FILES = 256  # that may be open besides a batch's: maps, the GPU's, other loaders'
-_READ_AHEAD = 2  # batches that are under way
 
 
 def batch_refusal(dataset: Dataset, batch_size: int) -> str | None:
@@ -48,8 +47,15 @@ class ImageFiles(EncodedImages):
     read later is compared with that, in its length and its image's size. A change that keeps both,
     such as of the orientation alone, is not seen."""
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int) -> None:
-        self._dataset, self._recipe, self._batch_size = dataset, recipe, batch_size
+    def __init__(self, dataset: Dataset, recipe: Recipe, batch_size: int, ahead: int) -> None:
+        """
+        Args:
+            dataset, recipe: of images that have no size yet; the recipe's draws complete a plan.
+            batch_size: images of a plan, at most.
+            ahead: batches that are read before they are asked for.
+        """
+        self._dataset, self._recipe = dataset, recipe
+        self._batch_size, self._ahead = batch_size, ahead
         self._known = np.zeros(len(dataset), np.bool_)
         self._sound = np.zeros(len(dataset), np.bool_)
         self._facts = np.zeros((len(dataset), 3), np.int64)  # height, width, bytes
@@ -60,12 +66,21 @@ class ImageFiles(EncodedImages):
 
     def begin(self, plans: Iterator[BatchPlan]) -> Iterator[Begun]:
         files, asked = _Files(self._readers, self._batch_size), deque[Begun]()
-        for plan in plans:
-            asked.append(self._ask(files, plan))
-            if len(asked) == _READ_AHEAD:
+        failure = None
+        while True:
+            try:
+                asked.append(self._ask(files, next(plans)))
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error  # comes behind the batches that were asked for before
+                break
+            if len(asked) > self._ahead:
                 yield self._receive(files, asked)
         while asked:
             yield self._receive(files, asked)
+        if failure is not None:
+            raise failure
 
     def _ask(self, files: _Files, plan: BatchPlan) -> Begun:
         indices = plan.indices
@@ -82,27 +97,18 @@ class ImageFiles(EncodedImages):
     def _receive(self, files: _Files, asked: deque[Begun]) -> Begun:
         """The first that was asked for, with its images."""
         begun = asked.popleft()
-        if not begun.fed:
-            return begun
-        try:
-            begun.encoded = files.receive()
-        except Exception:  # files have changed since their headers were looked at
+        failure = _receive(files, begun)
+        if failure is not None:  # files have changed since their headers were looked at
             self._look_again(begun.plan.indices)
             files.restart()
-            begun = self._read_now(files, begun.plan)
+            begun = self._ask(files, begun.plan)
+            failure = _receive(files, begun)
+            if failure is not None:
+                files.restart()
+                begun = Begun.unread(begun.plan, failure)
             others = [self._ask(files, other.plan) for other in asked]
             asked.clear()
             asked.extend(others)
-        return begun
-
-    def _read_now(self, files: _Files, plan: BatchPlan) -> Begun:
-        begun = self._ask(files, plan)
-        try:
-            if begun.fed:
-                begun.encoded = files.receive()
-        except Exception as error:
-            files.restart()
-            return Begun.unread(plan, error)
         return begun
 
     def _look_again(self, indices: Slots) -> None:
@@ -137,14 +143,17 @@ class ImageFiles(EncodedImages):
     def _look_at_some(self, indices: Slots) -> None:
         headers = HeaderReader()
         for index in indices.tolist():
-            with suppress(OSError):  # who reads them one by one says which it was
+            try:
                 data, last, length = self._reader.read_ends(index, _ENDS)
                 if len(data) < length and sound_header(headers, data) is None and data[:2] == JPEG:
                     data = self._reader.read(index)  # its header is longer
-                header = plain_header(headers, data)
-                if header is not None and is_whole(header, last, length):
-                    self._facts[index] = header.height, header.width, length
-                    self._sound[index] = True
+            except OSError as error:  # who reads them one by one says which it was
+                self._known[index] = error.errno not in SYSTEM_FAULTS
+                continue
+            header = plain_header(headers, data)
+            if header is not None and is_whole(header, last, length):
+                self._facts[index] = header.height, header.width, length
+                self._sound[index] = True
             self._known[index] = True
 
     @property
@@ -162,8 +171,9 @@ class _Files:
         self.restart()
 
     def restart(self) -> None:
-        """Another pipeline, with nothing under way: one that had an error is invalid."""
-        self._pipeline = self._build()
+        """Let go of the pipeline, and of what it has under way: one that had an error is invalid,
+        and has files open. The next batch that is asked for starts another one."""
+        self._pipeline: Pipeline | None = None
         self._asked = deque[tuple[NDArray[np.uint8], NDArray[np.int64]]]()
 
     def _build(self) -> Pipeline:
@@ -189,6 +199,8 @@ class _Files:
             paths: of its files.
             facts: height, width and length in bytes that each has, int64 [B, 3].
         """
+        if self._pipeline is None:
+            self._pipeline = self._build()
         # Rows of one length make one array: what is behind a name are NULs, which end it.
         names = np.array(paths, np.bytes_)
         rows = names.view(np.uint8).reshape(len(paths), names.itemsize)
@@ -203,6 +215,7 @@ class _Files:
             Exception: of DALI's, whose types are many: a file cannot be read, or is no image.
             ValueError: a file has other facts.
         """
+        assert self._pipeline is not None
         encoded, shapes = self._pipeline.outputs()
         _, facts = self._asked.popleft()
         lengths = np.array(encoded.shape(), np.int64)
@@ -211,3 +224,13 @@ class _Files:
         if len(changed):
             raise ValueError(f"{len(changed)} files of a batch have changed")
         return encoded
+
+
+def _receive(files: _Files, begun: Begun) -> Exception | None:
+    """Add its images to a plan that was asked for; what went wrong, if it did."""
+    try:
+        if begun.fed:
+            begun.encoded = files.receive()
+    except Exception as error:  # DALI's have many types
+        return error.with_traceback(None)  # which would keep the pipeline
+    return None

@@ -30,11 +30,12 @@ _SHARE = 0.75  # of the CPUs; more only get in the way of the training and of wh
 class DaliEngine(DaliBase):
     """The GPU's JPEG decoder by DALI, and the kernel of the engine ``direct`` for the rest.
 
-    ``num_workers`` is the number of DALI's threads, ``prefetch_factor`` the number of batches that
-    it has under way. Warnings of its decoder about single images are not printed, unless the
-    environment has another ``DALI_NVIMGCODEC_LOG_LEVEL`` than 1. Damage within a JPEG's data is
-    decoded without a word; the conversion has looked for it, and files of a plain folder that have
-    no end are not given to it.
+    ``num_workers`` is the number of DALI's threads that decode, ``prefetch_factor`` the number of
+    batches that it has under way; of a plain folder as many are read ahead, by threads of their
+    own, a quarter of the CPUs and at least two. Warnings of its decoder about single images are
+    not printed, unless the environment has another ``DALI_NVIMGCODEC_LOG_LEVEL`` than 1. Damage
+    within a JPEG's data is decoded without a word; the conversion has looked for it, and files of
+    a plain folder that have no end are not given to it.
 
     Options, which are those of DALI's decoder (``fn.decoders.image_slice``) and where they are not
     given follow from the dataset's sizes:

@@ -13,7 +13,7 @@ from fastdata.nvjpeg import loaded_version
 
 __all__ = ["HARDWARE_LOAD", "decoder_options", "nvjpeg_notes", "wheel_refusal"]
 
-HARDWARE_LOAD = 0.65  # the best of a sweep on an H200 with 14 threads; it falls as threads rise
+HARDWARE_LOAD = 0.65  # the best of sweeps on an H200 with 8 to 14 threads; it falls as threads rise
 _DEVICE_BYTES, _HOST_BYTES = 5.5, 3.7
 """Of nvJPEG's buffers for each pixel: NVIDIA's figures for ImageNet, divided by the pixels of its
 largest image."""
