@@ -262,7 +262,7 @@ def _read_apart(source: Callable[[], list[Any]], batch: int, threads: int) -> Ca
 
     def take() -> list[Any]:
         encoded, sizes = reader.run()
-        sizes.as_array()
+        sizes.as_array()  # as who compares them has to
         return [encoded, *boxes.popleft()]
 
     return take

@@ -36,8 +36,6 @@ DEVICES = [
         ],
     ),
 ]
-TURNED = Image.Exif()
-TURNED[0x0112] = 6
 
 
 def encoded(width: int, height: int, mode: str = "RGB", **options: Any) -> bytes:
@@ -65,6 +63,15 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / "images"
 
     return make
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[_Files]]:
+    """Who has built a pipeline that reads, once for each."""
+    found: list[weakref.ref[_Files]] = []
+    build = _Files._build
+    monkeypatch.setattr(_Files, "_build", lambda one: found.append(weakref.ref(one)) or build(one))
+    return found
 
 
 def begun(images: ImageFiles, *batches: list[int]) -> list[Begun]:
@@ -171,11 +178,8 @@ def test_a_file_that_has_changed_is_read_once_more(
     engine: str,
     device: str,
     write: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
+    built: list[Any],
 ) -> None:
-    built = []
-    build = _Files._build
-    monkeypatch.setattr(_Files, "_build", lambda files: built.append(files) or build(files))
     path = write(*(encoded(40, 30) for _ in range(6)))
     options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
     with make_loader(path, 2, engine=engine, device=device, **options) as loader:
@@ -219,11 +223,8 @@ def test_a_file_that_is_no_image_any_more_is_a_fault_as_in_every_engine(
 
 @pytest.mark.parametrize("end", ["close", "another iterator"])
 def test_who_reads_for_an_iterator_that_is_kept_is_not(
-    end: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    end: str, write: Callable[..., Path], built: list[weakref.ref[_Files]]
 ) -> None:
-    built = []
-    build = _Files._build
-    monkeypatch.setattr(_Files, "_build", lambda one: built.append(weakref.ref(one)) or build(one))
     path = write(*(encoded(40, 30) for _ in range(12)))
     with make_loader(path, 1, recipe=RECIPE, engine="dali-cpu", num_workers=1) as loader:
         kept = iter(loader)
@@ -286,11 +287,8 @@ def test_an_error_of_the_plans_comes_behind_their_batches(write: Callable[..., P
 
 
 def test_all_files_may_change_between_two_epochs(
-    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    write: Callable[..., Path], built: list[Any]
 ) -> None:
-    built = []
-    build = _Files._build
-    monkeypatch.setattr(_Files, "_build", lambda files: built.append(files) or build(files))
     path = write(*(encoded(40, 30) for _ in range(30)))
     options: dict[str, Any] = {"recipe": RECIPE, "shuffle": False, "num_workers": 1}
     with make_loader(path, 2, engine="dali-cpu", **options) as loader:
